@@ -1,0 +1,72 @@
+# Every target makes its own environment first; all it needs is Python 3.11 or newer with venv.
+
+VENV := .venv
+OLDEST := .venv-oldest
+BIN := $(VENV)/bin
+DEMO ?= demo
+EXTRAS := dev,docs
+
+# The first Python that is new enough and can make environments.
+PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3.13 python3,$(shell \
+	$(python) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(python))))
+
+# MONAI warns before it runs a config, since a config is code; the one of the demo is in this repository.
+BUNDLE := PYTHONWARNINGS="ignore:parsing config_file" $(BIN)/python -m monai.bundle run \
+	--meta_file bundles/phantom/configs/metadata.json --logging_file bundles/phantom/configs/logging.conf \
+	--bundle_root bundles/phantom --output_dir "$(DEMO)" --ckpt_dir "$(DEMO)/models" --dataset_dir "$(DEMO)/data"
+
+# $(call make_venv,folder,pip arguments): the stamp goes first and comes last, so that what was interrupted starts afresh.
+define make_venv
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed; make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "Installing into $(1); the first time takes some minutes."
+	if test -e $@; then rm $@; else "$(PYTHON)" -m venv --clear $(1); fi
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
+	@touch $@
+endef
+
+.PHONY: help demo test docs benchmark test-oldest clean
+
+help:
+	@echo "make demo         correct noisy labels of generated images; results in $(DEMO)/"
+	@echo "make test         every check: ruff, mypy, the tests, and the docs"
+	@echo "make docs         the documentation, in docs/_build/html/"
+	@echo "make benchmark    time the package against slow versions of the same"
+	@echo "make test-oldest  the tests with the oldest versions that pyproject.toml allows"
+	@echo "make clean        delete what these commands made"
+
+$(VENV)/installed: pyproject.toml .ci/constraints.txt
+	$(call make_venv,$(VENV),-c .ci/constraints.txt -e ".[$(EXTRAS)]")
+
+$(OLDEST)/installed: pyproject.toml .ci/constraints.txt .ci/oldest.py
+	@mkdir -p build
+	"$(PYTHON)" .ci/oldest.py > build/oldest.txt
+	$(call make_venv,$(OLDEST),-c .ci/constraints.txt -c build/oldest.txt -e ".[dev]")
+
+# Only a folder that an earlier demo made is wiped.
+demo: $(VENV)/installed
+	@test ! -e "$(DEMO)" || test -e "$(DEMO)/.demo" || { echo "$(DEMO) exists, and no demo made it." >&2; exit 1; }
+	rm -rf "$(DEMO)"
+	@mkdir -p "$(DEMO)" && touch "$(DEMO)/.demo"
+	$(BUNDLE) --config_file "['bundles/phantom/configs/train.json','bundles/phantom/configs/reference.json']"
+	$(BUNDLE) --config_file bundles/phantom/configs/train.json
+
+test: $(VENV)/installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not realdata"
+	$(MAKE) docs
+
+docs: $(VENV)/installed
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs docs/_build/html
+
+benchmark: $(VENV)/installed
+	$(BIN)/python tests/benchmarks/run.py
+
+# Old releases warn about newer Pythons and one another, so warnings are no errors here.
+test-oldest: $(OLDEST)/installed
+	$(OLDEST)/bin/python -m pytest -m "not realdata" -W default
+
+clean:
+	rm -rf $(VENV) $(OLDEST) build docs/_build .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	@test ! -e "$(DEMO)/.demo" || rm -rf "$(DEMO)"

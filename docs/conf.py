@@ -1,0 +1,62 @@
+"""Settings of Sphinx."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+README = Path(__file__).parents[1] / "README.md"
+RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+
+project = "monai_sc"
+author = "The monai_sc authors"
+copyright = author  # noqa: A001 - the name is Sphinx's
+release = metadata.version("monai-sc")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"monai_sc {release}"
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_default_options = {"members": True}
+autodoc_inherit_docstrings = False  # what MONAI and ignite say of their methods stands in their own reference
+autodoc_typehints_format = "short"
+# The names of MONAI's unions, instead of what they stand for.
+autodoc_type_aliases = {name: name for name in ("KeysCollection", "NdarrayOrTensor", "PathLike")}
+python_maximum_signature_line_length = 100
+python_use_unqualified_type_names = True
+
+# A reference to something of ours that does not exist is an error; those to other packages lead nowhere.
+nitpicky = True
+nitpick_ignore_regex = [(r"py:.*", r"(?!monai_sc\b).*")]
+
+
+def skip_aliases(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """List a class once, and not under ``FooD`` and ``FooDict`` again."""
+    return True if isinstance(obj, type) and name != obj.__name__ else None
+
+
+def relink(link: re.Match[str]) -> str:
+    """Return a link of README.md as it is from here; the links to what is no page here become plain text."""
+    mark, text, target = link.groups()
+    if target.startswith("docs/"):
+        return f"{mark}[{text}]({target.removeprefix('docs/')})"
+    return f"![{text}](../{target})" if mark else text
+
+
+def begin_with_readme(app: Any, docname: str, source: list[str]) -> None:
+    """Put README.md at the top of the front page."""
+    if docname == "index":
+        app.env.note_dependency(str(README))
+        source[0] = RELATIVE_LINK.sub(relink, README.read_text(encoding="utf-8")) + "\n" + source[0]
+
+
+def setup(app: Any) -> None:
+    """Connect the hooks above."""
+    app.connect("autodoc-skip-member", skip_aliases)
+    app.connect("source-read", begin_with_readme)

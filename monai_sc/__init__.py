@@ -1,0 +1,11 @@
+"""Simulate annotation error in segmentation labels, and correct it: a MONAI plugin."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from monai_sc import data, functional, handlers, reports, transforms
+
+__all__ = ["__version__", "data", "functional", "handlers", "reports", "transforms"]
+
+__version__ = version("monai-sc")

@@ -1,0 +1,91 @@
+"""The checks that every function here makes of its arrays, each with one wording."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from monai.config import NdarrayOrTensor
+from monai.utils import convert_data_type
+
+__all__ = ["as_array", "binary_mask", "check_choice", "check_same_shape", "check_spacing", "per_channel"]
+
+T = TypeVar("T")
+
+
+def as_array(x: NdarrayOrTensor) -> np.ndarray:
+    """Return ``x`` as a numpy array; it may share memory with ``x``, so it must not be written to."""
+    return np.asarray(convert_data_type(x, np.ndarray)[0])
+
+
+def binary_mask(label: NdarrayOrTensor, name: str = "label") -> np.ndarray:
+    """Return ``label`` ``(channels, *spatial)`` as a boolean array.
+
+    Raises:
+        ValueError: when there is no spatial axis, or a value is neither 0 nor 1.
+    """
+    array = as_array(label)
+    if array.ndim < 2:
+        raise ValueError(f"{name} must have the shape (channels, *spatial), got {array.shape}.")
+    if array.dtype == bool:
+        return array
+    mask = np.asarray(array == 1)
+    if not np.all(mask | (array == 0)):
+        values = ", ".join(f"{v:g}" for v in np.unique(array[~mask & (array != 0)])[:4])
+        raise ValueError(
+            f"{name} must be binary, only 0 and 1 in every channel, got {values}; "
+            "map its values first (0/255 masks: label == 255; integer maps: one channel per class)."
+        )
+    return mask
+
+
+def check_same_shape(first: Any, second: Any, names: tuple[str, str]) -> None:
+    """Refuse two arrays that do not lie on the same grid.
+
+    Raises:
+        ValueError: when the shapes differ.
+    """
+    if tuple(first.shape) != tuple(second.shape):
+        raise ValueError(
+            f"{names[0]} and {names[1]} must have the same shape, got {tuple(first.shape)} and {tuple(second.shape)}."
+        )
+
+
+def check_choice(value: T, choices: Collection[object], name: str) -> T:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises:
+        ValueError: when it is not.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+    return value
+
+
+def check_spacing(spacing: Sequence[float] | None, ndim: int) -> tuple[float, ...] | None:
+    """Return ``spacing`` as one positive number per spatial axis, or ``None``.
+
+    Raises:
+        ValueError: when the number of values is not ``ndim``, or one is not positive and finite.
+    """
+    if spacing is None:
+        return None
+    values = tuple(float(s) for s in spacing)
+    if len(values) != ndim or not all(np.isfinite(s) and s > 0 for s in values):
+        raise ValueError(f"spacing must be {ndim} positive numbers, one per spatial axis, got {values}.")
+    return values
+
+
+def per_channel(value: Any, num_channels: int, name: str) -> list[Any]:
+    """Return ``value`` for every channel: a scalar is repeated, a sequence must have one entry per channel.
+
+    Raises:
+        ValueError: when a sequence has another length.
+    """
+    if np.ndim(value) == 0:
+        return [value] * num_channels
+    values = list(value)
+    if len(values) != num_channels:
+        raise ValueError(f"{name} must be one value or one per channel ({num_channels}), got {len(values)}.")
+    return values

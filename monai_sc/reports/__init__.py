@@ -1,0 +1,16 @@
+"""Pictures and tables of a run."""
+
+from __future__ import annotations
+
+from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, plot_correction
+from monai_sc.reports.run import print_results, summarise_run, write_reference, write_report
+
+__all__ = [
+    "BOUNDARY_COLOURS",
+    "draw_boundaries",
+    "plot_correction",
+    "print_results",
+    "summarise_run",
+    "write_reference",
+    "write_report",
+]

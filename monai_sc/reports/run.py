@@ -1,0 +1,156 @@
+"""What is written and printed at the end of a run: results as JSON, tables and a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from monai.config import PathLike
+from monai.transforms import LoadImage
+from rich.console import Console
+from rich.table import Table
+
+from monai_sc.data.label_store import LabelStore, dice
+from monai_sc.reports.figures import plot_correction
+
+__all__ = ["print_results", "summarise_run", "write_reference", "write_report"]
+
+TEST_DICE = "test_dice"
+
+
+def summarise_run(
+    store: LabelStore, history: Sequence[Mapping[str, Any]], *, reference: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the results of a run as JSON types.
+
+    Args:
+        store: of the run; clean labels, where they are known, serve to report the Dice of the labels.
+        history: the records of :py:class:`monai_sc.handlers.SpatialCorrectionHandler`. If their ``metrics`` hold
+            ``test_dice``, one value per class, the results compare the networks.
+        reference: metrics of the same network trained on clean labels.
+
+    Returns:
+        ``classes``, ``rounds`` (the history), ``kept_round``, ``label_dice`` and ``test_dice`` (by name, one value per
+        class), and ``recovered``: the part of the mean test Dice lost to label noise that the correction gave back,
+        ``None`` where a network to compare with is missing or nothing was lost.
+
+    Raises:
+        ValueError: when ``history`` is empty.
+    """
+    if not history:
+        raise ValueError("history must hold at least one round, got none; train for at least epochs_per_round epochs.")
+    kept = store.current
+    scores: dict[str, list[np.ndarray]] = {"given": [], "corrected": []}
+    for case in store.cases:
+        clean = store.read_clean(str(case["id"]))
+        if clean is not None:
+            scores["given"].append(dice(store.read(str(case["id"]), 0), clean))
+            scores["corrected"].append(dice(store.read(str(case["id"]), kept), clean))
+    test = {
+        "trained on given labels": history[0]["metrics"].get(TEST_DICE),
+        "trained on corrected labels": history[kept]["metrics"].get(TEST_DICE),
+        "trained on clean labels": (reference or {}).get(TEST_DICE),
+    }
+    test = {name: np.atleast_1d(value).tolist() for name, value in test.items() if value is not None}
+    recovered = None
+    if len(test) == 3:
+        noisy, corrected, best = (float(np.mean(value)) for value in test.values())
+        recovered = (corrected - noisy) / (best - noisy) if best > noisy else None
+    return {
+        "classes": store.class_names,
+        "rounds": list(history),
+        "kept_round": kept,
+        "label_dice": {name: np.mean(values, axis=0).tolist() for name, values in scores.items() if values},
+        "test_dice": test,
+        "recovered": recovered,
+    }
+
+
+def print_results(results: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print the results of :py:func:`summarise_run` as tables."""
+    console = console or Console(width=None if Console().is_terminal else 110)
+    table = Table("Dice", *results["classes"], "mean", title="Labels and networks")
+    for name, values in results["label_dice"].items():
+        table.add_row(f"labels, {name}", *(f"{v:.3f}" for v in [*values, np.mean(values)]))
+    for name, values in results["test_dice"].items():
+        table.add_row(f"test cases, {name}", *(f"{v:.3f}" for v in [*values, np.mean(values)]))
+    if table.row_count:
+        console.print(table)
+    rounds = Table(
+        "round", *results["classes"], "Dice, clean cases", title="Boundary bias in voxels (negative: too large)"
+    )
+    for record in results["rounds"]:
+        cells = [
+            f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+            for mean, (low, high) in zip(record["bias"], record["bias_interval"], strict=True)
+        ]
+        kept = " (kept)" if record["round"] == results["kept_round"] else ""
+        rounds.add_row(f"{record['round']}{kept}", *cells, f"{np.mean(record['clean_dice']):.3f}")
+    console.print(rounds)
+    console.print(f"Stopped after round {results['rounds'][-1]['round']}: {results['rounds'][-1]['stop_reason']}.")
+    if results["recovered"] is not None:
+        console.print(
+            f"The correction recovered {100 * results['recovered']:.0f} % of the test Dice that the noise cost."
+        )
+
+
+def write_reference(metrics: Mapping[str, Any], output_dir: PathLike) -> None:
+    """Write the metrics of a network that was trained on clean labels, for :py:func:`write_report` to compare with.
+
+    Args:
+        metrics: of the evaluator, ``test_dice`` among them: one value per class.
+        output_dir: of the run to compare with.
+
+    Raises:
+        KeyError: when there is no ``test_dice``.
+    """
+    if TEST_DICE not in metrics:
+        raise KeyError(f"metrics must hold {TEST_DICE!r}, got {list(metrics)}.")
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    values = np.atleast_1d(np.asarray(metrics[TEST_DICE], dtype=np.float64)).tolist()
+    (folder / "reference.json").write_text(json.dumps({TEST_DICE: values}) + "\n")
+
+
+def write_report(
+    store: LabelStore, history: Sequence[Mapping[str, Any]], output_dir: PathLike, *, num_cases: int = 3
+) -> Path:
+    """Write ``results.json`` and ``report.png`` of a run, print the tables, and return the path of the picture.
+
+    Args:
+        store: of the run.
+        history: the records of :py:class:`monai_sc.handlers.SpatialCorrectionHandler`.
+        output_dir: for the files; ``reference.json`` there, of :py:func:`write_reference`, is compared with.
+        num_cases: in the picture: those whose labels changed most, least, and evenly between.
+    """
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    reference = folder / "reference.json"
+    results = summarise_run(
+        store, history, reference=json.loads(reference.read_text()) if reference.is_file() else None
+    )
+    (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    ids = [str(case["id"]) for case in store.cases]
+    if results["kept_round"]:
+        changed = {entry["case"]: sum(entry["voxels_changed"]) for entry in store.manifest(results["kept_round"])}
+        ids.sort(key=lambda name: -changed[name])
+    chosen = [ids[i] for i in np.unique(np.linspace(0, len(ids) - 1, num_cases).round().astype(int))]
+    images = {str(case["id"]): case["image"] for case in store.cases}
+    cases = [
+        {
+            "id": name,
+            "image": LoadImage(image_only=True, ensure_channel_first=True)(images[name]).numpy()[0],
+            "given": store.read(name, 0),
+            "corrected": store.read(name),
+            "clean": store.read_clean(name),
+        }
+        for name in chosen
+    ]
+    picture = folder / "report.png"
+    plot_correction(cases, history, store.class_names).savefig(picture, dpi=110)
+    print_results(results)
+    Console(soft_wrap=True).print(f"Picture: {picture}")
+    return picture

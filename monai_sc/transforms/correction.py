@@ -1,0 +1,123 @@
+"""The transform that moves predicted boundaries back by their bias."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from monai.config import KeysCollection, NdarrayOrTensor
+from monai.data import get_track_meta
+from monai.transforms import MapTransform, Transform
+from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
+
+from monai_sc.functional import correct_boundary
+from monai_sc.functional.checks import check_choice
+from monai_sc.functional.correction import REPRESENTATIONS
+from monai_sc.functional.distance import METRICS
+
+__all__ = ["SpatialCorrection", "SpatialCorrectiond"]
+
+
+class SpatialCorrection(Transform):
+    r"""Move the boundary that logits ``(channels, *spatial)`` predict back by its bias :math:`\hat\Delta`.
+
+    Negative bias: the predictions are too large, and shrink. Equations, source and edge cases are those of
+    :py:func:`monai_sc.functional.correct_boundary`.
+
+    Args:
+        bias: :math:`\hat\Delta`, one value or one per channel, in voxels of ``spacing``'s unit.
+        representation: ``"distance"`` or ``"logit"``.
+        gamma: width of the ``"logit"`` correction, in ``(0, 1]``.
+        metric: ``"euclidean"`` or ``"taxicab"``.
+        spacing: size of a voxel along each spatial axis; ``None`` is 1 voxel.
+        as_label: return the corrected label, 0 and 1 in the dtype of the logits; else the scores, whose sign is the
+            label, so that they can be resampled before the threshold (``Invertd``, then ``AsDiscreted(threshold=0)``).
+
+    Raises:
+        ValueError: when an option is out of range, or logits or ``bias`` is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> logits = np.array([[-1.5, -0.5, 0.5, 1.5, 0.5, -0.5]])
+        >>> SpatialCorrection(-1.0)(logits).tolist()
+        [[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]]
+    """
+
+    backend = [TransformBackends.NUMPY]
+
+    def __init__(
+        self,
+        bias: float | Sequence[float],
+        *,
+        representation: str = "distance",
+        gamma: float = 1.0,
+        metric: str = "euclidean",
+        spacing: Sequence[float] | None = None,
+        as_label: bool = True,
+    ) -> None:
+        check_choice(representation, REPRESENTATIONS, "representation")
+        check_choice(metric, METRICS, "metric")
+        if not 0 < gamma <= 1:
+            raise ValueError(f"gamma must be in (0, 1], got {gamma}.")
+        self.bias = bias
+        self.representation = representation
+        self.gamma = gamma
+        self.metric = metric
+        self.spacing = spacing
+        self.as_label = as_label
+
+    def __call__(self, logits: NdarrayOrTensor) -> NdarrayOrTensor:
+        logits = convert_to_tensor(logits, track_meta=get_track_meta())
+        scores = correct_boundary(
+            logits,
+            self.bias,
+            representation=self.representation,
+            gamma=self.gamma,
+            metric=self.metric,
+            spacing=self.spacing,
+        )
+        return convert_to_dst_type(scores >= 0, scores)[0] if self.as_label else scores
+
+
+class SpatialCorrectiond(MapTransform):
+    """Dictionary version of :py:class:`SpatialCorrection`.
+
+    Args:
+        keys: of the logits.
+        allow_missing_keys: skip a key that is absent.
+
+    The other arguments are those of :py:class:`SpatialCorrection`.
+    """
+
+    backend = SpatialCorrection.backend
+
+    def __init__(
+        self,
+        keys: KeysCollection,
+        bias: float | Sequence[float],
+        *,
+        representation: str = "distance",
+        gamma: float = 1.0,
+        metric: str = "euclidean",
+        spacing: Sequence[float] | None = None,
+        as_label: bool = True,
+        allow_missing_keys: bool = False,
+    ) -> None:
+        super().__init__(keys, allow_missing_keys)
+        self.correction = SpatialCorrection(
+            bias,
+            representation=representation,
+            gamma=gamma,
+            metric=metric,
+            spacing=spacing,
+            as_label=as_label,
+        )
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        d = dict(data)
+        for key in self.key_iterator(d):
+            d[key] = self.correction(d[key])
+        return d
+
+
+SpatialCorrectionD = SpatialCorrectionDict = SpatialCorrectiond

@@ -1,0 +1,131 @@
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from monai_sc.data import check_cases, jsrt_cases, phantom_cases, phantom_image
+from monai_sc.data.jsrt import NOISY_FOLDERS
+from monai_sc.functional import case_seed
+from monai_sc.transforms import LoadLabel
+
+
+@pytest.fixture
+def case(tmp_path):
+    for name in ("image", "label", "clean"):
+        (tmp_path / name).write_bytes(b"")
+    return {"id": "a", "image": str(tmp_path / "image"), "label": str(tmp_path / "label")}
+
+
+def test_sound_list_passes(case, tmp_path):
+    check_cases([case, case | {"id": "b ü", "clean_label": str(tmp_path / "clean")}])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"id": "../up"}, ValueError, r"usable as a folder name, without slashes .*, got '\.\./up'\."),
+        ({"id": ".hidden"}, ValueError, r"not starting with a dot, got '\.hidden'"),
+        ({"id": ""}, ValueError, r"usable as a folder name.*got ''"),
+        ({"id": "a\\b"}, ValueError, r"without slashes"),
+        ({"image": "missing.png"}, FileNotFoundError, r"missing\.png of case 'a' does not exist\."),
+        ({"label": ["gone.png"]}, FileNotFoundError, r"gone\.png of case 'a' does not exist\."),
+        ({"clean_label": "gone.png"}, FileNotFoundError, r"gone\.png of case 'a' does not exist\."),
+    ],
+    ids=["path-trick", "hidden", "empty-id", "backslash", "image", "label", "clean-label"],
+)
+def test_unsound_case_is_refused(case, change, error, message):
+    with pytest.raises(error, match=message):
+        check_cases([case | change])
+
+
+def test_unsound_list_is_refused(case):
+    with pytest.raises(ValueError, match=r"cases must hold at least one case, got none\."):
+        check_cases([])
+    with pytest.raises(ValueError, match=r"ids of cases must be unique, got 'a' twice or more\."):
+        check_cases([case, case])
+    with pytest.raises(KeyError, match=r"'a' has no 'label'"):
+        check_cases([{"id": "a", "image": case["image"]}])
+    with pytest.raises(ValueError, match=r"same number of label files, one per class, got \[1, 2\]\."):
+        check_cases([case, case | {"id": "b", "label": [case["label"]] * 2}])
+
+
+def write_jsrt(root, split, names):
+    folders = [f"images_{split}", *(f"{c}_gts_{split}" for c in ("lung", "heart", "clavicle"))]
+    for folder in [*folders, *(NOISY_FOLDERS if split == "train" else ())]:
+        (root / folder).mkdir()
+        for name in names:
+            Image.fromarray(np.zeros((8, 8), np.uint8)).save(root / folder / name)
+    (root / folders[0] / "._A.png").write_bytes(b"what a copying tool left")
+
+
+def test_jsrt_list_joins_files_by_name(tmp_path):
+    write_jsrt(tmp_path, "train", ["B.png", "A.png"])
+    cases = jsrt_cases(tmp_path, "train", noisy=True)
+    assert [case["id"] for case in cases] == ["A", "B"]
+    assert cases[0]["label"] == [str(tmp_path / folder / "A.png") for folder in NOISY_FOLDERS]
+    assert cases[0]["clean_label"] == [
+        str(tmp_path / f"{c}_gts_train" / "A.png") for c in ("lung", "heart", "clavicle")
+    ]
+    assert cases[0]["foreground"] == 255
+    plain = jsrt_cases(tmp_path, "train")
+    assert plain[0]["label"] == cases[0]["clean_label"]
+    assert "clean_label" not in plain[0]
+
+
+def test_jsrt_folders_that_do_not_match_are_refused(tmp_path):
+    write_jsrt(tmp_path, "val", ["A.png", "B.png"])
+    (tmp_path / "heart_gts_val" / "B.png").unlink()
+    with pytest.raises(
+        ValueError, match=r"heart_gts_val must hold the same file names, but only one of them has B\.png\."
+    ):
+        jsrt_cases(tmp_path, "val")
+
+
+def test_jsrt_errors_name_the_way_out(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"images_val does not exist; dataset_dir must hold JSRT as 256 x 256 PNG"
+    ):
+        jsrt_cases(tmp_path, "val")
+    (tmp_path / "images_val").mkdir()
+    with pytest.raises(ValueError, match=r"images_val must hold PNG files, got none\."):
+        jsrt_cases(tmp_path, "val")
+    with pytest.raises(ValueError, match=r"split must be one of 'train', 'val', 'test', got 'dev'\."):
+        jsrt_cases(tmp_path, "dev")
+    with pytest.raises(ValueError, match=r"noisy masks exist for 'train' only"):
+        jsrt_cases(tmp_path, "val", noisy=True)
+
+
+@pytest.mark.parametrize("size", [(96, 80), (48, 56, 50)], ids=["2d", "3d"])
+def test_phantom_depends_on_its_seed_alone(size):
+    image, masks = phantom_image(size, 5)
+    again, same = phantom_image(size, 5)
+    other, _ = phantom_image(size, 6)
+    assert image.shape == size
+    assert masks.shape == (2, *size)
+    np.testing.assert_array_equal(image, again)
+    np.testing.assert_array_equal(masks, same)
+    assert not np.array_equal(image, other)
+    for mask in masks:
+        assert 0.003 < mask.mean() < 0.5
+        assert image[mask].mean() > image[~masks.any(axis=0)].mean() + 0.2
+
+
+def test_phantom_cases_are_written_once(tmp_path):
+    cases = phantom_cases(tmp_path, "train", 3, size=(48, 48), seed=1)
+    times = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.nii.gz")}
+    assert len(times) == 9
+    assert phantom_cases(tmp_path, "train", 3, size=(48, 48), seed=1) == cases
+    assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.nii.gz")} == times
+    check_cases(cases)
+    _, masks = phantom_image((48, 48), case_seed(1, "train_000"))
+    np.testing.assert_array_equal(LoadLabel()(cases[0]["label"]).numpy(), masks)
+    assert nib.load(cases[0]["image"]).header.get_zooms()[:2] == pytest.approx((0.8, 0.8))
+    test = phantom_cases(tmp_path, "test", 1, size=(48, 48), seed=1)
+    assert not np.array_equal(nib.load(test[0]["image"]).get_fdata(), nib.load(cases[0]["image"]).get_fdata())
+
+
+def test_phantom_errors():
+    with pytest.raises(ValueError, match=r"size must be 2 or 3 axes of at least 48 voxels, got \(20, 20\)\."):
+        phantom_image((20, 20), 0)
+    with pytest.raises(ValueError, match=r"num_cases must be at least 1, got 0\."):
+        phantom_cases("unused", "train", 0)

@@ -1,0 +1,304 @@
+import hashlib
+import json
+from pathlib import Path
+
+import itk
+import nibabel as nib
+import numpy as np
+import pytest
+from monai.transforms import Lambda
+from PIL import Image
+
+from monai_sc.data import LabelStore
+from monai_sc.data.label_store import dice
+from monai_sc.functional import case_seed, markov_label_noise
+from monai_sc.transforms import RandDilateErodeLabel, RandMarkovLabelNoise
+
+
+def write_nifti(path, array, dtype=np.int16):
+    image = nib.Nifti1Image(array.astype(dtype), np.diag([-0.7, -0.7, 3.0, 1.0]))
+    image.header["descrip"] = b"resident 3"
+    image.set_sform(image.affine, code=1)
+    image.set_qform(image.affine, code=0)
+    nib.save(image, path)
+
+
+def write_png(path, array):
+    Image.fromarray((array.T * 255).astype(np.uint8)).save(path)
+
+
+def write_itk(path, array):
+    image = itk.image_from_array(np.ascontiguousarray(array.T.astype(np.uint16)))
+    image.SetSpacing([0.5 + k for k in range(array.ndim)])
+    image.SetOrigin([3.0] * array.ndim)
+    itk.imwrite(image, str(path))
+
+
+def blob(shape, seed=0):
+    array = np.zeros(shape, dtype=np.uint8)
+    corner = np.random.RandomState(seed).randint(2, 5, len(shape))
+    array[tuple(slice(c, c + 6) for c in corner)] = 1
+    return array
+
+
+FORMATS = [
+    pytest.param(".nii.gz", write_nifti, (12, 14, 11), 1, id="nifti-gz"),
+    pytest.param(".nii", write_nifti, (12, 14), 1, id="nifti-2d"),
+    pytest.param(".png", write_png, (12, 14), 255, id="png"),
+    pytest.param(".nrrd", write_itk, (12, 14, 11), 1, id="nrrd"),
+    pytest.param(".mha", write_itk, (12, 14, 11), 1, id="mha"),
+]
+
+
+def make_cases(folder, number=3, *, suffix=".nii.gz", write=write_nifti, shape=(12, 14), foreground=1, classes=1):
+    cases = []
+    for k in range(number):
+        files = []
+        for c in range(classes):
+            file = folder / f"structure{c}" / f"case {k}{suffix}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write(file, blob(shape, 10 * k + c))
+            files.append(str(file))
+        case = {"id": f"case {k}", "image": files[0], "label": files[0] if classes == 1 else files}
+        if foreground != 1:
+            case["foreground"] = foreground
+        cases.append(case)
+    return cases
+
+
+def checksums(folder):
+    return {f: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(Path(folder).rglob("*")) if f.is_file()}
+
+
+def write_round(store, number, change=lambda mask: ~mask, **options):
+    with store.write_round(number, {"why": "test"}, **options) as writer:
+        return [writer.write(case["id"], change(store.read(case["id"], 0))) for case in store.cases]
+
+
+@pytest.mark.parametrize(("suffix", "write", "shape", "foreground"), FORMATS)
+def test_round_has_the_form_of_its_sources(tmp_path, suffix, write, shape, foreground):
+    cases = make_cases(tmp_path / "in", suffix=suffix, write=write, shape=shape, foreground=foreground, classes=2)
+    before = checksums(tmp_path / "in")
+    store = LabelStore(tmp_path / "store", cases, class_names=["a", "b"])
+    write_round(store, 1)
+    assert checksums(tmp_path / "in") == before
+    for case, new in zip(cases, store.datalist(), strict=True):
+        assert new["id"] == case["id"]
+        np.testing.assert_array_equal(store.read(case["id"], 1), ~store.read(case["id"], 0))
+        for source, file in zip(case["label"], new["label"], strict=True):
+            assert file.endswith(suffix)
+            if "nii" in suffix:
+                a, b = nib.load(source), nib.load(file)
+                assert a.header == b.header
+                np.testing.assert_array_equal(np.asarray(b.dataobj), 1 - np.asarray(a.dataobj))
+            elif suffix == ".png":
+                a, b = Image.open(source), Image.open(file)
+                assert (a.mode, a.size) == (b.mode, b.size)
+                np.testing.assert_array_equal(np.asarray(b), 255 - np.asarray(a))
+            else:
+                a, b = itk.imread(source), itk.imread(file)
+                assert itk.array_from_image(a).dtype == itk.array_from_image(b).dtype
+                assert list(a.GetSpacing()) == list(b.GetSpacing())
+                assert list(a.GetOrigin()) == list(b.GetOrigin())
+                np.testing.assert_array_equal(itk.array_from_image(b), 1 - itk.array_from_image(a))
+
+
+def test_manifest_tells_what_changed(tmp_path):
+    cases = make_cases(tmp_path / "in", classes=2)
+    store = LabelStore(tmp_path / "store", cases)
+
+    def grow(mask):
+        mask = mask.copy()
+        mask[0, 0, :4] = True
+        return mask
+
+    assert write_round(store, 1, grow) == [[4, 0]] * 3
+    entry = store.manifest(1)[0]
+    assert entry["case"] == "case 0"
+    assert entry["files"] == ["case 0/class_0.nii.gz", "case 0/class_1.nii.gz"]
+    assert entry["voxels_changed"] == [4, 0]
+    assert entry["dice_to_previous"] == [pytest.approx(2 * 36 / 76, abs=1e-6), 1.0]
+    source = entry["sources"][0]
+    assert source["sha256"] == hashlib.sha256(Path(source["path"]).read_bytes()).hexdigest()
+    record = store.record(1)
+    assert (record["round"], record["previous"], record["why"]) == (1, 0, "test")
+    assert record["classes"] == ["class_0", "class_1"]
+
+
+def test_any_round_can_be_restored(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    assert (store.rounds, store.current) == ([0], 0)
+    assert store.datalist() == store.cases
+    write_round(store, 1)
+    write_round(store, 2, lambda m: m, previous=1)
+    assert (store.rounds, store.current) == ([0, 1, 2], 2)
+    store.restore(1)
+    again = LabelStore(tmp_path / "store", store.cases)
+    assert again.current == 1
+    assert again.datalist() == again.datalist(1)
+    assert again.rounds == [0, 1, 2]
+    again.restore(0)
+    assert again.datalist() == store.cases
+    with pytest.raises(ValueError, match=r"number must be one of the rounds \[0, 1, 2\] in .*, got 3\."):
+        again.restore(3)
+
+
+def test_new_round_is_a_new_path(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    write_round(store, 1)
+    write_round(store, 2)
+    assert len({store.datalist(n)[0]["label"] for n in (0, 1, 2)}) == 3
+
+
+def test_discarded_round_is_gone_and_the_one_before_is_in_force(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    write_round(store, 1)
+    write_round(store, 2)
+    store.discard(2)
+    assert (store.rounds, store.current) == ([0, 1], 1)
+    with pytest.raises(ValueError, match=r"number must be at least 1, got 0"):
+        store.discard(0)
+
+
+@pytest.mark.parametrize("broken", [RuntimeError, KeyboardInterrupt])
+def test_failed_round_leaves_nothing(tmp_path, broken):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    before = checksums(tmp_path)
+
+    def half():
+        with store.write_round(1, {}) as writer:
+            writer.write("case 0", store.read("case 0"))
+            raise broken
+
+    with pytest.raises(broken):
+        half()
+    assert checksums(tmp_path) == before
+    assert store.rounds == [0]
+
+
+def test_leftovers_of_a_killed_run_are_not_a_round(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    leftover = tmp_path / "store" / ".round-001.partial" / "case 0"
+    leftover.mkdir(parents=True)
+    (leftover / "label.nii.gz").write_bytes(b"half")
+    assert store.rounds == [0]
+    write_round(store, 1)
+    assert store.rounds == [0, 1]
+    assert not list((tmp_path / "store").glob(".*"))
+
+
+def test_round_without_every_case_is_refused(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    with (
+        pytest.raises(ValueError, match=r"A round must hold every case, but 'case 1' and 1 more are missing\."),
+        store.write_round(1, {}) as writer,
+    ):
+        writer.write("case 0", store.read("case 0"))
+    assert store.rounds == [0]
+
+
+def test_existing_round_is_not_overwritten(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    write_round(store, 1)
+    with pytest.raises(ValueError, match=r"number must be that of a new round, got 1, which .* holds already\."):
+        write_round(store, 1)
+
+
+@pytest.mark.parametrize(
+    ("label", "case_id", "error", "message"),
+    [
+        (
+            np.zeros((1, 12, 13)),
+            "case 0",
+            ValueError,
+            r"must have the shape of its files, \(1, 12, 14\), got \(1, 12, 13\)",
+        ),
+        (np.full((1, 12, 14), 2), "case 0", ValueError, r"label must be binary, only 0 and 1 in every channel, got 2"),
+        (np.zeros((1, 12, 14)), "case 9", KeyError, r"case_id must be that of a case in the store, got 'case 9'"),
+    ],
+    ids=["shape", "values", "case"],
+)
+def test_unfit_label_is_refused(tmp_path, label, case_id, error, message):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    with pytest.raises(error, match=message), store.write_round(1, {}) as writer:
+        writer.write(case_id, label)
+    assert store.rounds == [0]
+
+
+NOISE = {"num_steps": 4, "expansion_prob": 0.7, "march_prob": 0.4, "flip_prob": 0.1}
+
+
+def test_simulated_noise_is_drawn_once_by_case(tmp_path):
+    cases = make_cases(tmp_path / "in", 4)
+    originals = checksums(tmp_path / "in")
+    noise = RandMarkovLabelNoise(1.0, **NOISE)
+    first = LabelStore(tmp_path / "a", cases).simulate(noise, seed=3, progress=False)
+    files = checksums(tmp_path / "a")
+    assert first.simulate(RandMarkovLabelNoise(1.0, **NOISE), seed=3, progress=False) is first
+    assert checksums(tmp_path / "a") == files
+    turned = LabelStore(tmp_path / "b", cases[::-1]).simulate(noise, seed=3, progress=False)
+    for case in cases:
+        np.testing.assert_array_equal(first.read(case["id"]), turned.read(case["id"]))
+        np.testing.assert_array_equal(first.read_clean(case["id"]), nib.load(case["label"]).get_fdata()[None] > 0)
+        assert (first.read(case["id"]) != first.read_clean(case["id"])).any()
+    assert first.datalist()[0]["clean_label"] == cases[0]["label"]
+    assert checksums(tmp_path / "in") == originals
+
+
+def test_simulated_noise_follows_the_law_of_its_seed(tmp_path):
+    cases = make_cases(tmp_path / "in", 1)
+    store = LabelStore(tmp_path / "a", cases).simulate(RandMarkovLabelNoise(1.0, **NOISE), seed=3, progress=False)
+    state = np.random.RandomState(case_seed(3, "case 0") % 2**32)
+    state.rand()
+    expected = markov_label_noise(store.read_clean("case 0"), **NOISE, seed=int(state.randint(2**32, dtype=np.uint64)))
+    np.testing.assert_array_equal(store.read("case 0", 0), expected)
+
+
+@pytest.mark.parametrize(
+    ("noise", "seed"),
+    [
+        (RandMarkovLabelNoise(1.0, **NOISE | {"num_steps": 5}), 0),
+        (RandMarkovLabelNoise(1.0, **NOISE), 1),
+        (RandDilateErodeLabel(1.0, radius=(1, 2)), 0),
+        (None, 0),
+    ],
+    ids=["steps", "seed", "kind", "none"],
+)
+def test_store_keeps_to_one_noise(tmp_path, noise, seed):
+    store = LabelStore(tmp_path / "a", make_cases(tmp_path / "in"))
+    store.simulate(RandMarkovLabelNoise(1.0, **NOISE), seed=0, progress=False)
+    with pytest.raises(ValueError, match=r"holds labels that were made with the noise \{.*choose another folder"):
+        store.simulate(noise, seed=seed, progress=False)
+
+
+def test_no_noise_leaves_the_given_labels(tmp_path):
+    store = LabelStore(tmp_path / "a", make_cases(tmp_path / "in")).simulate(None)
+    assert store.datalist() == store.cases
+    assert store.read_clean("case 0") is None
+
+
+def test_fixed_transform_is_refused_as_noise(tmp_path):
+    store = LabelStore(tmp_path / "a", make_cases(tmp_path / "in"))
+    with pytest.raises(TypeError, match=r"noise must be a Randomizable array transform or None, got Lambda\."):
+        store.simulate(Lambda(lambda x: x))
+
+
+def test_class_names_must_fit(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"class_names must be one name per label file of a case \(1\), got \['a', 'b'\]"
+    ):
+        LabelStore(tmp_path / "a", make_cases(tmp_path / "in"), class_names=["a", "b"])
+
+
+def test_files_are_plain_json(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    write_round(store, 1)
+    assert json.loads((tmp_path / "store" / "current.json").read_text()) == {"round": 1}
+    lines = (tmp_path / "store" / "round-001" / "manifest.jsonl").read_text().splitlines()
+    assert [json.loads(line)["case"] for line in lines] == ["case 0", "case 1", "case 2"]
+
+
+def test_dice_of_two_empty_masks_is_one():
+    a, b = np.zeros((3, 2, 2), bool), np.zeros((3, 2, 2), bool)
+    a[1, 0] = b[1, 0, 0] = a[2, 0, 0] = True
+    assert dice(a, b).tolist() == [1.0, pytest.approx(2 / 3), 0.0]

@@ -1,0 +1,516 @@
+import hashlib
+import logging
+import math
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from ignite.engine import Engine, Events
+from monai.data import CacheDataset, DataLoader, Dataset, PersistentDataset
+from monai.engines import SupervisedEvaluator, SupervisedTrainer
+from monai.handlers import LrScheduleHandler, MeanDice, from_engine
+from monai.transforms import AsDiscreted, BorderPadd, Compose, Flipd, LoadImaged, Rotate90d, SelectItemsd, Spacingd
+from monai.utils import convert_to_tensor
+
+from monai_sc.data import LabelStore
+from monai_sc.functional import shift_boundary
+from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
+from monai_sc.transforms import LoadLabeld
+
+SIZE = 40
+AFFINE = np.diag([0.5, 0.5, 0.5, 1.0])
+
+
+class Offset(torch.nn.Module):
+    """Adds one learnt number per class to an image that holds minus the distance to the true boundary."""
+
+    def __init__(self, start=0.0):
+        super().__init__()
+        self.offset = torch.nn.Parameter(torch.tensor(start))
+
+    def forward(self, x):
+        return x + self.offset
+
+
+def distance_image(radius, centre=SIZE / 2):
+    y, x = np.mgrid[:SIZE, :SIZE]
+    return (radius - np.hypot(y - centre, x - centre)).astype(np.float32)
+
+
+def make_cases(folder, number, shift, prefix="case"):
+    """Write discs whose labels are dilated by ``shift``, and return the case list."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cases = []
+    for k in range(number):
+        image = distance_image(7 + k % 4)
+        clean = (image >= 0).astype(np.uint8)
+        label = shift_boundary(clean[None], shift)[0]
+        case = {"id": f"{prefix}{k}"}
+        for name, array in (("image", image), ("label", label), ("clean_label", clean)):
+            file = folder / f"{prefix}{k}_{name}.nii.gz"
+            nib.save(nib.Nifti1Image(array, AFFINE), file)
+            case[name] = str(file)
+        cases.append(case)
+    return cases
+
+
+def load_image():
+    return LoadImaged("image", image_only=True, ensure_channel_first=True)
+
+
+def build(
+    tmp_path, *, shift=3.0, rounds=2, epochs=12, dataset=Dataset, transforms=(), evaluate=False, network=None, **options
+):
+    torch.manual_seed(0)
+    cases = make_cases(tmp_path / "data", 6, shift)
+    clean = make_cases(tmp_path / "data", 4, 0.0, "clean")
+    store = LabelStore(tmp_path / "labels", cases, class_names=["disc"])
+    select = SelectItemsd(["id", "image", "label"])
+    loaders = {}
+    for name, data, chain in (
+        ("train", store.datalist(), [load_image(), LoadLabeld("label"), select]),
+        ("clean", clean, [load_image(), LoadLabeld("label"), select]),
+        ("relabel", store.cases, [load_image(), *transforms, SelectItemsd(["id", "image"])]),
+    ):
+        kind = {"dataset": Dataset} if name != "train" else {"dataset": dataset}
+        loaders[name] = DataLoader(kind["dataset"](data, Compose(chain)), batch_size=2, shuffle=name == "train")
+    network = Offset() if network is None else network
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=4)
+    evaluator = None
+    if evaluate:
+        evaluator = SupervisedEvaluator(
+            device=torch.device("cpu"),
+            val_data_loader=loaders["clean"],
+            network=network,
+            postprocessing=AsDiscreted("pred", threshold=0.0),
+            key_val_metric={"dice": MeanDice(output_transform=from_engine(["pred", "label"]))},
+        )
+    options = {
+        "epochs_per_round": epochs,
+        "lr_scheduler": scheduler,
+        "evaluator": evaluator,
+        "progress": False,
+    } | options
+    handler = SpatialCorrectionHandler(
+        store, clean_loader=loaders["clean"], relabel_loader=loaders["relabel"], **options
+    )
+
+    def loss(logits, label):
+        logits, label = (convert_to_tensor(x, track_meta=False) for x in (logits, label))
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, label.float()) * 40
+
+    trainer = SupervisedTrainer(
+        device=torch.device("cpu"),
+        max_epochs=epochs * (rounds + 1),
+        train_data_loader=loaders["train"],
+        network=network,
+        optimizer=optimizer,
+        loss_function=loss,
+        train_handlers=[LrScheduleHandler(scheduler, print_lr=False), handler],
+    )
+    return trainer, handler, store
+
+
+def checksums(folder):
+    return {
+        file: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(Path(folder).rglob("*"))
+        if file.is_file()
+    }
+
+
+def label_dice(store, number):
+    pairs = [(store.read(case["id"], number), store.read_clean(case["id"])) for case in store.cases]
+    return np.mean([2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in pairs])
+
+
+@pytest.mark.parametrize(("shift", "sign"), [(3.0, -1), (-3.0, 1)], ids=["dilated-labels", "eroded-labels"])
+def test_biased_labels_are_corrected_in_one_round(tmp_path, shift, sign):
+    trainer, handler, store = build(tmp_path, shift=shift)
+    originals = checksums(tmp_path / "data")
+    trainer.run()
+    first, second = handler.history
+    assert first["bias"][0] == pytest.approx(3 * sign, abs=0.5)
+    assert first["bias_mm"][0] == pytest.approx(first["bias"][0] * 0.5)
+    assert abs(second["bias"][0]) < 1
+    assert second["stop_reason"] == "the bias of every class is under one voxel"
+    assert (first["num_used"], first["num_skipped"]) == ([4], [0])
+    assert second["clean_dice"][0] > first["clean_dice"][0]
+    assert store.current == 1
+    assert label_dice(store, 0) < 0.8
+    assert label_dice(store, 1) > 0.97
+    assert first["voxels_changed"] == [sum(sum(e["voxels_changed"]) for e in store.manifest(1))]
+    assert trainer.state.spatial_correction == handler.history
+    assert checksums(tmp_path / "data") == originals
+
+
+@pytest.mark.parametrize("representation", ["logit", "distance"])
+def test_both_representations_improve_the_labels(tmp_path, representation):
+    trainer, _handler, store = build(tmp_path, representation=representation, rounds=1)
+    trainer.run()
+    assert label_dice(store, 1) > label_dice(store, 0) + 0.15
+    assert store.record(1)["representation"] == representation
+
+
+def test_network_optimizer_and_schedule_restart_after_a_round(tmp_path):
+    trainer, handler, _ = build(tmp_path, epochs=5)
+    seen = []
+    trainer.add_event_handler(
+        Events.EPOCH_STARTED,
+        lambda e: seen.append(
+            (e.network.offset.item(), e.optimizer.param_groups[0]["lr"], handler.lr_scheduler.last_epoch)
+        ),
+    )
+    trainer.run()
+    assert seen[0] == seen[5] == (0.0, 1.0, 0)
+    assert seen[4][1] == pytest.approx(0.1)
+
+
+def test_unbiased_labels_stay_as_they_are(tmp_path):
+    trainer, handler, store = build(tmp_path, shift=0.0)
+    trainer.run()
+    assert len(handler.history) == 1
+    assert store.rounds == [0]
+    assert trainer.state.epoch == 12
+
+
+def test_loop_ends_at_the_last_epoch(tmp_path):
+    trainer, handler, store = build(tmp_path, rounds=0)
+    trainer.run()
+    assert handler.history[-1]["stop_reason"] == "the last round of training is over"
+    assert store.rounds == [0]
+
+
+def test_interval_around_zero_stops_the_loop(tmp_path):
+    trainer, handler, store = build(tmp_path)
+    images = [distance_image(9) + 3, distance_image(9) - 4]  # one far too large, one far too small
+    clean = [{"id": str(k), "image": i[None], "label": (distance_image(9) >= 0)[None]} for k, i in enumerate(images)]
+    handler.clean_loader = DataLoader(Dataset(clean), batch_size=1)
+    trainer.network.offset.data.fill_(0.0)
+    trainer.optimizer.param_groups[0]["lr"] = 0.0
+    trainer.run()
+    assert abs(handler.history[0]["bias"][0]) < 1 or "interval" in handler.history[0]["stop_reason"]
+    assert store.rounds == [0]
+
+
+def test_worse_round_is_rolled_back(tmp_path):
+    trainer, handler, store = build(tmp_path, epochs=6)
+    trained = []
+
+    @trainer.on(Events.EPOCH_COMPLETED(every=6))
+    def remember(engine):
+        trained.append(engine.network.offset.item())
+
+    @trainer.on(Events.EPOCH_STARTED(once=12))
+    def spoil(engine):
+        engine.network.offset.data.fill_(6.0)
+        engine.optimizer.param_groups[0]["lr"] = 0.0
+
+    # the scheduler would set the rate again
+    handler.lr_scheduler = None
+    trainer.run()
+    assert handler.history[1]["stop_reason"] == "the clean cases are predicted worse than in round 0"
+    assert store.current == 0
+    assert store.rounds == [0, 1]
+    assert trainer.network.offset.item() < 5
+
+
+def test_converged_class_gets_the_prediction_or_stays(tmp_path):
+    for keep, number in ((False, 0), (True, 1)):
+        folder = tmp_path / str(number)
+        cases = make_cases(folder / "data", 3, 3.0)
+        for case in cases:  # two classes: a biased one and a clean one with a stray voxel
+            stray = nib.load(case["clean_label"]).get_fdata().astype(np.uint8)
+            stray[0, 0] = 1
+            file = case["label"].replace("_label", "_second")
+            nib.save(nib.Nifti1Image(stray, AFFINE), file)
+            case["label"] = [case["label"], file]
+            case.pop("clean_label")
+        store = LabelStore(folder / "labels", cases)
+        clean = [
+            {
+                "id": "c",
+                "image": distance_image(9)[None].repeat(2, 0),
+                "label": (distance_image(9)[None].repeat(2, 0) >= 0),
+            }
+        ]
+
+        class Two(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.unused = torch.nn.Parameter(torch.zeros(()))
+
+            def forward(self, x):
+                x = x[:, :1]
+                return torch.cat([x + 3, x], dim=1) + 0 * self.unused
+
+        network = Two()
+        relabel = DataLoader(Dataset(store.cases, Compose([load_image(), SelectItemsd(["id", "image"])])), batch_size=1)
+        handler = SpatialCorrectionHandler(
+            store,
+            clean_loader=DataLoader(Dataset(clean)),
+            relabel_loader=relabel,
+            epochs_per_round=1,
+            keep_converged=keep,
+            progress=False,
+        )
+        train = DataLoader(
+            Dataset(store.datalist(), Compose([load_image(), LoadLabeld("label"), SelectItemsd(["image", "label"])]))
+        )
+        SupervisedTrainer(
+            device=torch.device("cpu"),
+            max_epochs=2,
+            train_data_loader=train,
+            network=network,
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+            loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
+            train_handlers=[handler],
+        ).run()
+        label = store.read("case0", 1)
+        assert label[1, 0, 0] == keep
+        assert not label[0, 0, 0]
+        assert store.record(1)["kept"] == [False, keep]
+
+
+def test_class_that_is_never_predicted_keeps_its_labels_and_is_named(tmp_path, caplog):
+    trainer, _handler, store = build(tmp_path, network=Offset(-1000.0))
+    trainer.optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(ValueError, match=r"must have at least one usable case, but in all 4"):
+        trainer.run()
+    assert store.rounds == [0]
+
+
+def test_undefined_class_among_others_is_left_alone(tmp_path, caplog):
+    cases = make_cases(tmp_path / "data", 3, 3.0)
+    for case in cases:
+        case["label"] = [case["label"], case["clean_label"]]
+        case.pop("clean_label")
+    store = LabelStore(tmp_path / "labels", cases, class_names=["disc", "ghost"])
+
+    class Ghost(Offset):
+        def forward(self, x):
+            return torch.cat([x[:, :1] + 3 + 0 * self.offset, x[:, :1] - 1000], dim=1)
+
+    network = Ghost()
+    image = distance_image(9)[None]
+    clean = [{"id": "c", "image": image, "label": (image >= 0).repeat(2, 0)}]
+    handler = SpatialCorrectionHandler(
+        store,
+        clean_loader=DataLoader(Dataset(clean)),
+        relabel_loader=DataLoader(Dataset(store.cases, Compose([load_image(), SelectItemsd(["id", "image"])]))),
+        epochs_per_round=1,
+        progress=False,
+    )
+    chain = Compose([load_image(), LoadLabeld("label"), SelectItemsd(["image", "label"])])
+    trainer = SupervisedTrainer(
+        device=torch.device("cpu"),
+        max_epochs=2,
+        train_data_loader=DataLoader(Dataset(store.datalist(), chain)),
+        network=network,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
+        train_handlers=[handler],
+    )
+    with caplog.at_level(logging.WARNING):
+        trainer.run()
+    assert math.isnan(handler.history[0]["bias"][1])
+    assert handler.history[0]["num_skipped"] == [0, 1]
+    assert "Round 0, ghost: the bias is undefined" in caplog.text
+    for case in store.cases:
+        np.testing.assert_array_equal(store.read(case["id"], 1)[1], store.read(case["id"], 0)[1])
+        assert (store.read(case["id"], 1)[0] != store.read(case["id"], 0)[0]).any()
+
+
+@pytest.mark.parametrize("kind", ["cache", "persistent"])
+def test_cached_training_data_see_the_new_labels(tmp_path, kind):
+    def dataset(data, transform):
+        if kind == "cache":
+            return CacheDataset(data, transform, progress=False, num_workers=None)
+        return PersistentDataset(data, transform, cache_dir=tmp_path / "cache")
+
+    trainer, _handler, store = build(tmp_path, dataset=dataset, epochs=4)
+    sizes = {}
+
+    @trainer.on(Events.ITERATION_COMPLETED)
+    def measure(engine):
+        for item in engine.state.batch:
+            sizes.setdefault((engine.state.epoch - 1) // 4, {})[item["id"]] = int(item["label"].sum())
+
+    trainer.run()
+    for case in store.cases:
+        assert sizes[0][case["id"]] == store.read(case["id"], 0).sum()
+        assert sizes[1][case["id"]] == store.read(case["id"], 1).sum()
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "taxicab"])
+def test_labels_come_back_to_their_own_grid(tmp_path, metric):
+    # Relabelling sees voxels of twice the size, turned and padded: the shift is the same length all the same.
+    transforms = [
+        Flipd("image", 0),
+        Rotate90d("image"),
+        Spacingd("image", pixdim=(1.0, 1.0), mode="bilinear"),
+        BorderPadd("image", 3, mode="edge"),
+    ]
+    trainer, _handler, store = build(tmp_path, rounds=1, transforms=transforms, metric=metric)
+    trainer.run()
+    for case, source in zip(store.datalist(1), store.cases, strict=True):
+        written, given = nib.load(case["label"]), nib.load(source["label"])
+        assert written.shape == given.shape
+        assert written.get_data_dtype() == given.get_data_dtype()
+        np.testing.assert_array_equal(written.affine, given.affine)
+    assert label_dice(store, 1) > 0.93
+
+
+def test_evaluator_metrics_join_the_record(tmp_path):
+    trainer, handler, _ = build(tmp_path, evaluate=True)
+    trainer.run()
+    assert handler.history[0]["metrics"]["dice"] == pytest.approx(handler.history[0]["clean_dice"][0], abs=1e-6)
+    assert handler.history[1]["metrics"]["dice"] > handler.history[0]["metrics"]["dice"]
+
+
+def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
+    from monai_sc.data import label_store
+
+    whole, _, whole_store = build(tmp_path / "whole")
+    whole.run()
+
+    trainer, handler, store = build(tmp_path / "cut")
+    parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
+    ResumeHandler(tmp_path / "cut" / "checkpoint.pt", parts).attach(trainer)
+    write, calls = label_store.write_label_like, []
+
+    def fail_at_the_third(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        write(*args)
+
+    monkeypatch.setattr(label_store, "write_label_like", fail_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert store.rounds == [0]
+    assert not list(store.root.glob(".round*"))
+    monkeypatch.setattr(label_store, "write_label_like", write)
+
+    trainer, handler, store = build(tmp_path / "cut")
+    parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
+    ResumeHandler(tmp_path / "cut" / "checkpoint.pt", parts).attach(trainer)
+    epochs = []
+    trainer.add_event_handler(Events.EPOCH_STARTED, lambda e: epochs.append(e.state.epoch))
+    trainer.run()
+    assert epochs[0] == 12
+    assert store.rounds == whole_store.rounds
+    for case in store.cases:
+        np.testing.assert_array_equal(store.read(case["id"], 1), whole_store.read(case["id"], 1))
+
+
+def test_finished_run_does_not_train_again(tmp_path):
+    for _ in range(2):
+        trainer, handler, store = build(tmp_path)
+        parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
+        ResumeHandler(tmp_path / "checkpoint.pt", parts).attach(trainer)
+        iterations = []
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda e, i=iterations: i.append(1))
+        trainer.run()
+    assert not iterations
+    assert len(handler.history) == 2
+    assert store.rounds == [0, 1]
+    assert abs(trainer.network.offset.item()) < 1
+
+
+def test_round_written_just_before_a_kill_is_made_again(tmp_path):
+    trainer, _handler, store = build(tmp_path)
+    with store.write_round(1, {}) as writer:
+        for case in store.cases:
+            writer.write(case["id"], np.zeros_like(store.read(case["id"], 0)))
+    trainer.run()
+    assert store.rounds == [0, 1]
+    assert label_dice(store, 1) > 0.97
+
+
+def test_store_of_another_run_is_refused(tmp_path):
+    trainer, _handler, store = build(tmp_path)
+    for number in (1, 2):
+        with store.write_round(number, {}) as writer:
+            for case in store.cases:
+                writer.write(case["id"], store.read(case["id"], 0))
+    with pytest.raises(
+        ValueError, match=r"holds the rounds \[1, 2\], which this run has not made; load the checkpoint"
+    ):
+        trainer.run()
+
+
+class Diverged(Offset):
+    def forward(self, x):
+        return x * float("nan") + self.offset
+
+
+def test_diverged_network_relabels_nothing(tmp_path):
+    trainer, _handler, store = build(tmp_path, network=Diverged())
+    trainer.loss_function = lambda p, y: (p.nan_to_num() * 0).sum()
+    with pytest.raises(ValueError, match=r"must be finite, got nan or infinite values for case 'clean0'"):
+        trainer.run()
+    assert store.rounds == [0]
+
+
+class Coarse(Offset):
+    def forward(self, x):
+        return super().forward(x)[..., ::2, ::2]
+
+
+def test_output_on_another_grid_is_refused(tmp_path):
+    trainer, _handler, _store = build(tmp_path, network=Coarse())
+    trainer.loss_function = lambda p, y: p.sum() * 0
+    with pytest.raises(ValueError, match=r"The network's output and the clean label must have the same shape"):
+        trainer.run()
+
+
+def test_empty_clean_set_is_refused(tmp_path):
+    trainer, handler, _store = build(tmp_path)
+    handler.clean_loader = DataLoader(Dataset([]))
+    with pytest.raises(ValueError, match=r"clean_loader must hold at least one clean case, got none\."):
+        trainer.run()
+
+
+def test_epochs_that_do_not_fill_rounds_are_refused(tmp_path):
+    trainer, _, _ = build(tmp_path)
+    trainer.state.max_epochs = 13
+    with pytest.raises(ValueError, match=r"must be a multiple of epochs_per_round \(12\), got 13\."):
+        trainer.run()
+
+
+def test_persistent_workers_are_refused(tmp_path):
+    trainer, _, _store = build(tmp_path)
+    trainer.data_loader = DataLoader(trainer.data_loader.dataset, num_workers=1, persistent_workers=True)
+    with pytest.raises(ValueError, match=r"must have persistent_workers=False, got True"):
+        trainer.run()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0\.0\."),
+        ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1\.5\."),
+        ({"epochs_per_round": 0}, r"epochs_per_round must be at least 1 epoch, got 0\."),
+        ({"representation": "magic"}, r"representation must be one of 'distance', 'logit', got 'magic'\."),
+        ({"metric": "chess"}, r"metric must be one of 'euclidean', 'taxicab', got 'chess'\."),
+        ({"region": "moon"}, r"region must be one of 'boundary', 'image', got 'moon'\."),
+    ],
+    ids=lambda v: str(v) if isinstance(v, dict) else "",
+)
+def test_bad_option_is_refused(tmp_path, options, message):
+    cases = make_cases(tmp_path / "data", 1, 0.0)
+    options = {"epochs_per_round": 1} | options
+    with pytest.raises(ValueError, match=message):
+        SpatialCorrectionHandler(
+            LabelStore(tmp_path / "labels", cases), clean_loader=None, relabel_loader=None, **options
+        )
+
+
+def test_other_engine_is_refused(tmp_path):
+    _, handler, _ = build(tmp_path)
+    with pytest.raises(TypeError, match=r"engine must be a monai\.engines\.SupervisedTrainer, got Engine\."):
+        handler.attach(Engine(lambda e, b: None))
