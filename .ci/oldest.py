@@ -3,8 +3,9 @@
 torch is left out: its version is that of ``.ci/constraints.txt``, since older builds would be gigabytes more to load.
 """
 
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 for requirement in [*project["dependencies"], *project["optional-dependencies"]["bundle"]]:

@@ -26,14 +26,14 @@ myst_heading_anchors = 3
 autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = False  # what MONAI and ignite say of their methods stands in their own reference
 autodoc_typehints_format = "short"
-# The names of MONAI's unions, instead of what they stand for.
-autodoc_type_aliases = {name: name for name in ("KeysCollection", "NdarrayOrTensor", "PathLike")}
+MONAI_UNIONS = ("KeysCollection", "NdarrayOrTensor", "PathLike")
+autodoc_type_aliases = {name: name for name in MONAI_UNIONS}  # the name, instead of what it stands for
 python_maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 
-# A reference to something of ours that does not exist is an error; those to other packages lead nowhere.
-nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(?!monai_sc\b).*")]
+nitpicky = True  # a reference to something of ours that does not exist is an error
+PACKAGES = ("collections", "ignite", "matplotlib", "monai", "numpy", "pathlib", "rich", "torch")
+nitpick_ignore_regex = [(r"py:.*", rf"({'|'.join(MONAI_UNIONS)}|({'|'.join(PACKAGES)})\..*)")]
 
 
 def skip_aliases(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:

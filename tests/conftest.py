@@ -30,7 +30,7 @@ def as_kind(request):
 
 @pytest.fixture
 def as_meta():
-    """Return a function that copies a numpy array into a ``MetaTensor`` with voxels of 2 × 0.5 (× 3) mm."""
+    """Return a function that copies a numpy array into a ``MetaTensor`` with voxels of 2, 0.5 and, in 3D, 3 mm."""
     return _meta_tensor
 
 

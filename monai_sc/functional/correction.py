@@ -34,7 +34,8 @@ def correct_boundary(
     ``"logit"``: :math:`\hat f - \lambda \exp(-\hat\phi^2 / (2 \gamma^2 \hat\Delta^2))` (eq. 8), where
     :math:`\lambda` is the supremum of :math:`\hat f` over :math:`\hat\Delta \le \hat\phi \le 0` for
     :math:`\hat\Delta < 0`, and its infimum over :math:`0 \le \hat\phi \le \hat\Delta` for
-    :math:`\hat\Delta > 0`. The paper prints :math:`+\lambda`, which moves the boundary the wrong way. One step removes about three quarters of the bias of a linear logit.
+    :math:`\hat\Delta > 0`. The paper prints :math:`+\lambda`, which moves the boundary the wrong way. One step removes
+    about three quarters of the bias of a linear logit.
 
     Args:
         logits: the network's output before sigmoid, so that the predicted label is ``logits >= 0``; finite. A channel

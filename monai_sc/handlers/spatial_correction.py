@@ -42,9 +42,9 @@ class SpatialCorrectionHandler:
     All distances are in voxels of the files, whatever grid the network works on: of their smallest side, where voxels
     are anisotropic. A class with :math:`|\hat\Delta| < 1` voxel gets the prediction unshifted. A class that is
     predicted in no clean case has no :math:`\hat\Delta`: it keeps its labels, and the log says so. The loop stops
-    when every class is under one voxel, when the interval of every class contains 0, when the clean cases are predicted worse than in an earlier
-    round, or at the last epoch of the trainer; network and labels are then those of the best round, by the mean Dice
-    on the clean cases.
+    when every class is under one voxel, when the interval of every class contains 0, when the clean cases are predicted
+    worse than in an earlier round, or at the last epoch of the trainer; network and labels are then those of the best
+    round, by the mean Dice on the clean cases.
 
     Each round adds a dictionary to ``engine.state.spatial_correction``: ``round``, ``epoch``, ``bias`` (voxels),
     ``bias_interval``, ``bias_mm`` (``nan`` where the size of a voxel is not known), ``num_used``,
@@ -329,7 +329,7 @@ class SpatialCorrectionHandler:
         shift = np.where(converged | np.isnan(bias.mean), 0.0, bias.mean)
         kept = np.isnan(bias.mean) | (converged if self.keep_converged else False)
         done = {
-            "bias": record["bias"],
+            "bias": [b if math.isfinite(b) else None for b in record["bias"]],
             "shift": shift.tolist(),
             "kept": kept.tolist(),
             "representation": self.representation,

@@ -53,7 +53,7 @@ def plot_correction(
         class_names: one per class.
     """
     rows = max(len(cases), 2)
-    figure = Figure(figsize=(13, 3.4 * rows), layout="constrained")
+    figure = Figure(figsize=(12, 3.4 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(rows, 3, width_ratios=(1, 1, 1.15))
     shown: set[str] = set()
@@ -117,6 +117,7 @@ def _draw_bias(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Se
     axes.set_ylabel("too large  ←  bias  →  too small")
     axes.text(0.99, 0.02, "grey: under one voxel", transform=axes.transAxes, ha="right", fontsize=8, color="0.4")
     axes.set_xticks(rounds, [f"round {r}" for r in rounds])
+    axes.margins(x=0.12)
     axes.legend(fontsize=9)
 
 

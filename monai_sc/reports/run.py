@@ -84,7 +84,7 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
     )
     for record in results["rounds"]:
         cells = [
-            f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+            f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]" if np.isfinite(mean) else "undefined"
             for mean, (low, high) in zip(record["bias"], record["bias_interval"], strict=True)
         ]
         kept = " (kept)" if record["round"] == results["kept_round"] else ""
@@ -132,7 +132,7 @@ def write_report(
     results = summarise_run(
         store, history, reference=json.loads(reference.read_text()) if reference.is_file() else None
     )
-    (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    (folder / "results.json").write_text(json.dumps(_without_nan(results), indent=2) + "\n")
     ids = [str(case["id"]) for case in store.cases]
     if results["kept_round"]:
         changed = {entry["case"]: sum(entry["voxels_changed"]) for entry in store.manifest(results["kept_round"])}
@@ -154,3 +154,12 @@ def write_report(
     print_results(results)
     Console(soft_wrap=True).print(f"Picture: {picture}")
     return picture
+
+
+def _without_nan(value: Any) -> Any:
+    """Return JSON types with ``None`` for ``nan``, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -21,12 +21,30 @@ def slab(shape, axis, first, last):
     return ((position >= first) & (position <= last))[None]
 
 
-def slow_phi(mask, metric, spacing):
-    """Definition 2 of Yao et al. (ICLR 2023): compare every voxel with every voxel of the other class."""
+def is_beside_boundary(mask):
+    """Say for each voxel whether a face neighbour has the other class."""
+    beside = np.zeros(mask.shape, dtype=bool)
+    for axis in range(mask.ndim):
+        ahead, behind = ([slice(None)] * axis + [part] for part in (slice(1, None), slice(None, -1)))
+        differs = mask[tuple(ahead)] != mask[tuple(behind)]
+        beside[tuple(ahead)] |= differs
+        beside[tuple(behind)] |= differs
+    return beside
+
+
+def slow_phi(mask, metric, spacing, from_the_face):
+    """Compare every voxel with every voxel of the other class, and with those of its own class beside the boundary."""
+
+    def nearest(voxel, candidates):
+        steps = np.abs(np.argwhere(candidates) - voxel) * spacing
+        return (steps.sum(axis=1) if metric == "taxicab" else np.sqrt((steps**2).sum(axis=1))).min()
+
     phi = np.empty(mask.shape)
+    beside = is_beside_boundary(mask)
     for voxel in np.ndindex(mask.shape):
-        steps = np.abs(np.argwhere(mask != mask[voxel]) - voxel) * spacing
-        distance = (steps.sum(axis=1) if metric == "taxicab" else np.sqrt((steps**2).sum(axis=1))).min()
+        distance = nearest(voxel, mask != mask[voxel])
+        if from_the_face:
+            distance = (distance + nearest(voxel, beside & (mask == mask[voxel]))) / 2
         phi[voxel] = -distance if mask[voxel] else distance
     return phi
 
@@ -73,14 +91,15 @@ def test_round_label_is_measured_alike_when_dilated_and_when_eroded(shape, radiu
         pytest.param((6, 7, 5), "taxicab", None, id="3d-taxicab"),
     ],
 )
-def test_image_region_is_the_mean_over_all_voxels_to_the_letter(shape, metric, spacing):
+@pytest.mark.parametrize("region", ["boundary", "image"])
+def test_displacement_is_the_mean_over_all_voxels_or_over_both_sides_of_the_boundary(shape, metric, spacing, region):
     rng = np.random.default_rng(3)
     label, prediction = (np.stack([rng.random(shape) < p for p in (0.2, 0.6)]) for _ in range(2))
-    displacement = boundary_displacement(prediction, label, region="image", metric=metric, spacing=spacing)
-    voxel = spacing or [1] * len(shape)
-    expected = [
-        (slow_phi(p, metric, voxel) - slow_phi(t, metric, voxel)).mean() for p, t in zip(prediction, label, strict=True)
-    ]
+    displacement = boundary_displacement(prediction, label, region=region, metric=metric, spacing=spacing)
+    expected = []
+    for pair in zip(prediction, label, strict=True):
+        phi = [slow_phi(mask, metric, spacing or [1] * len(shape), region == "boundary") for mask in pair]
+        expected.append((phi[0] - phi[1])[is_beside_boundary(pair[1]) if region == "boundary" else ...].mean())
     np.testing.assert_allclose(displacement, expected, rtol=1e-5, atol=1e-6)
 
 

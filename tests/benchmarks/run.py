@@ -1,0 +1,149 @@
+"""Times of the functions beside straightforward versions of the same, on one thread: ``make benchmark``.
+
+Each pair is first checked to give the same result, then timed in turns, so that a busy machine slows both. The ratio is
+the median over the turns, and says more than the times.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from scipy import ndimage
+
+from monai_sc.functional import boundary_displacement, correct_boundary, markov_label_noise, signed_distance
+
+TURNS = 7
+
+
+def ball(size, radius):
+    """Return a mask ``(1, *size)`` of a ball in the middle."""
+    grid = np.stack(np.meshgrid(*(np.arange(n) - n / 2 for n in size), indexing="ij"))
+    return (np.linalg.norm(grid, axis=0) < radius)[None]
+
+
+def noise_by_distance_maps(label, num_steps, expansion_prob, march_prob, seed):
+    """Markov noise whose voxels beside the boundary are those at distance 1 in a new distance map of every step."""
+    rng = np.random.default_rng([seed, 0])
+    mask = label[0].copy()
+    for expands in rng.random(num_steps) < expansion_prob:
+        front = np.nonzero(ndimage.distance_transform_edt(~mask if expands else mask) == 1)
+        mask[front] ^= rng.random(len(front[0])) < march_prob
+    return mask[None]
+
+
+def distance_by_rings(label):
+    """Taxicab signed distance, by growing the mask and its complement one ring of voxels at a time."""
+    mask = label[0]
+    phi = np.zeros(mask.shape, dtype=np.float32)
+    for source, sign in ((mask, 1), (~mask, -1)):
+        reached, ring = source, 0
+        while not reached.all():
+            grown = ndimage.binary_dilation(reached)
+            ring += 1
+            phi[grown & ~reached] = sign * ring
+            reached = grown
+    return phi[None]
+
+
+def distance_by_scipy(label):
+    """Euclidean signed distance, from scipy alone."""
+    mask = label[0]
+    return (ndimage.distance_transform_edt(~mask) - ndimage.distance_transform_edt(mask))[None].astype(np.float32)
+
+
+def displacement_by_rings(prediction, label):
+    """Mean difference of the distances on both sides of the boundary, from the face between the classes."""
+    phi_prediction, phi = (d - 0.5 * np.sign(d) for d in map(distance_by_rings, (prediction, label)))
+    return np.array([np.mean((phi_prediction - phi)[np.abs(phi) == 0.5])])
+
+
+def correction_by_rings(logits, bias):
+    """Scores that are at least 0 where the distance, from the face between the classes, is at most the bias."""
+    phi = distance_by_rings(logits >= 0)
+    return (bias - (phi - 0.5 * np.sign(phi))).astype(np.float32)
+
+
+def seconds(function):
+    """Return how long one call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def main():
+    """Print the table."""
+    torch.set_num_threads(1)
+    image, volume = (256, 256), (64, 128, 128)
+    label, prediction, large = ball(image, 60), ball(image, 66), ball(volume, 25)
+    logits = (66 - np.linalg.norm(np.indices(image) - 128, axis=0))[None].astype(np.float32)
+    noise = {"num_steps": 180, "expansion_prob": 0.8, "march_prob": 0.05, "seed": 0}
+    taxicab = {"metric": "taxicab"}
+    pairs = [
+        (
+            f"markov_label_noise, {image}, 180 steps",
+            partial(markov_label_noise, label, **noise),
+            "a distance map in every step",
+            partial(noise_by_distance_maps, label, **noise),
+            True,
+        ),
+        (
+            f"signed_distance, taxicab, {volume}",
+            partial(signed_distance, large, **taxicab),
+            "scipy's euclidean distance",
+            partial(distance_by_scipy, large),
+            False,  # another metric
+        ),
+        (
+            f"signed_distance, taxicab, {volume}",
+            partial(signed_distance, large, **taxicab),
+            "ring by ring",
+            partial(distance_by_rings, large),
+            True,
+        ),
+        (
+            f"boundary_displacement, taxicab, {image}",
+            partial(boundary_displacement, prediction, label, **taxicab),
+            "ring by ring",
+            partial(displacement_by_rings, prediction, label),
+            True,
+        ),
+        (
+            f"correct_boundary, taxicab, {image}",
+            partial(correct_boundary, logits, -6.0, **taxicab),
+            "ring by ring",
+            partial(correction_by_rings, logits, -6.0),
+            True,
+        ),
+        (
+            f"boundary_displacement, euclidean, {image}",
+            partial(boundary_displacement, prediction, label),
+            "scipy's euclidean distance",
+            partial(distance_by_scipy, label),
+            False,  # a part of the work
+        ),
+        (
+            f"correct_boundary, euclidean, {image}",
+            partial(correct_boundary, logits, -6.0),
+            "scipy's euclidean distance",
+            partial(distance_by_scipy, label),
+            False,  # a part of the work
+        ),
+    ]
+    table = Table("function", "ms", "beside", "ms", "times faster", title=f"Medians of {TURNS} turns, one channel")
+    for name, ours, other_name, other, same in pairs:
+        if same and not np.allclose(ours(), other()):
+            raise RuntimeError(f"{name}: the version {other_name} gives another result.")
+        times = np.array([(seconds(ours), seconds(other)) for _ in range(TURNS)])
+        ms = 1000 * np.median(times, axis=0)
+        ratio = np.median(times[:, 1] / times[:, 0])
+        table.add_row(name, f"{ms[0]:.1f}", other_name, f"{ms[1]:.1f}", f"{ratio:.2f}")
+    Console(width=None if Console().is_terminal else 120).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+import json
+import re
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from monai.bundle import ConfigWorkflow, verify_net_in_out
+from PIL import Image
+
+from monai_sc.data import phantom_image
+from monai_sc.data.jsrt import NOISY_FOLDERS
+from monai_sc.functional import shift_boundary
+
+BUNDLES = Path(__file__).parents[2] / "bundles"
+NAMES = sorted(folder.name for folder in BUNDLES.iterdir() if folder.is_dir())
+QUICK = {
+    "phantom": {"image_size": 48, "num_cases": {"train": 4, "clean": 2, "test": 2}},
+    "jsrt": {"image_size": 32},
+}
+
+
+def write_jsrt(root):
+    """Write a small stand-in for JSRT: the same folders and names of files, masks of 0 and 255."""
+    for split, number in (("train", 4), ("val", 2), ("test", 2)):
+        for k in range(number):
+            image, masks = phantom_image((64, 64), k + 10 * number)
+            masks = np.stack([masks[0], masks[1], masks.any(axis=0)])
+            grey = 255 * (image - image.min()) / np.ptp(image)
+            files = {f"images_{split}": grey}
+            for name, mask in zip(("lung", "heart", "clavicle"), masks, strict=True):
+                files[f"{name}_gts_{split}"] = 255 * mask
+            if split == "train":
+                files |= dict(zip(NOISY_FOLDERS, 255 * shift_boundary(masks, 3), strict=True))
+            for folder, array in files.items():
+                (root / folder).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(array.T.astype(np.uint8)).save(root / folder / f"CASE{k:03d}.png")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Return the overrides that point a bundle at data, by name of the bundle."""
+
+    def overrides(name, **more):
+        folder = tmp_path / "data"
+        if name == "jsrt" and not folder.exists():
+            write_jsrt(folder)
+        return {
+            "bundle_root": str(BUNDLES / name),
+            "dataset_dir": str(folder),
+            "output_dir": str(tmp_path / "output"),
+            "ckpt_dir": str(tmp_path / "models"),
+            "device": "$torch.device('cpu')",
+            **more,
+        }
+
+    return overrides
+
+
+def workflow(name, *configs, kind="train", **overrides):
+    folder = BUNDLES / name / "configs"
+    return ConfigWorkflow(
+        config_file=[str(folder / f"{config}.json") for config in configs],
+        meta_file=str(folder / "metadata.json"),
+        logging_file=str(folder / "logging.conf"),
+        workflow_type=kind,
+        **overrides,
+    )
+
+
+def run(made):
+    made.initialize()
+    made.run()
+    made.finalize()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("kind", "configs"), [("train", ["train"]), ("train", ["train", "evaluate"]), ("infer", ["inference"])]
+)
+def test_bundle_has_every_property(name, kind, configs, data):
+    quick = QUICK[name] if kind == "train" else {}
+    made = workflow(name, *configs, kind=kind, **data(name, **quick))
+    made.initialize()
+    assert made.check_properties() == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_network_fits_the_metadata(name):
+    folder = BUNDLES / name / "configs"
+    for config in ("train", "inference"):
+        verify_net_in_out(
+            net_id="network_def",
+            meta_file=str(folder / "metadata.json"),
+            config_file=str(folder / f"{config}.json"),
+            device="cpu",
+            bundle_root=str(BUNDLES / name),
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metadata_are_complete(name):
+    metadata = json.loads((BUNDLES / name / "configs" / "metadata.json").read_text())
+    required = {
+        "schema", "version", "changelog", "monai_version", "pytorch_version", "numpy_version", "authors", "copyright",
+        "required_packages_version", "task", "description", "network_data_format", "name",
+    }  # fmt: skip
+    assert required <= set(metadata)
+    assert metadata["version"] in metadata["changelog"]
+    assert re.fullmatch(r"https://.*/meta_schema_20240725\.json", metadata["schema"])
+    train = json.loads((BUNDLES / name / "configs" / "train.json").read_text())
+    outputs = metadata["network_data_format"]["outputs"]["pred"]
+    assert outputs["num_channels"] == train["network_def"]["out_channels"] == len(outputs["channel_def"])
+    for file in ("LICENSE", "docs/README.md", "configs/logging.conf"):
+        assert (BUNDLES / name / file).stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_and_inference_share_network_and_preprocessing(name):
+    train, inference = (
+        json.loads((BUNDLES / name / "configs" / f"{config}.json").read_text()) for config in ("train", "inference")
+    )
+    assert train["network_def"] == inference["network_def"]
+    assert train["image_preprocessing"] == inference["preprocessing"]["transforms"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bundle_runs_from_training_to_inference(name, data, tmp_path):
+    quick = {"epochs_per_round": 1, "max_rounds": 1, **QUICK[name]}
+    reference = workflow(name, "train", "reference", **data(name, **quick, ckpt_dir=str(tmp_path / "reference")))
+    run(reference)
+    made = workflow(name, "train", **data(name, **quick))
+    run(made)
+    results = json.loads((tmp_path / "output" / "results.json").read_text())
+    assert 1 <= len(results["rounds"]) <= 2
+    assert set(results["test_dice"]) == {f"trained on {kind} labels" for kind in ("given", "corrected", "clean")}
+    assert (tmp_path / "output" / "report.png").is_file()
+    evaluated = workflow(name, "train", "evaluate", **data(name, **quick))
+    run(evaluated)
+    assert evaluated.parser["validate::evaluator"] is not None
+    expected = np.mean(results["test_dice"]["trained on corrected labels"])
+    metrics = (tmp_path / "output" / "metrics.csv").read_text()
+    assert float(re.search(r"test_mean_dice,([0-9.]+)", metrics)[1]) == pytest.approx(expected, abs=1e-4)
+    images = {} if name == "phantom" else {"dataset_dir": str(tmp_path / "data" / "images_test")}
+    size = {} if name == "phantom" else {"image_size": QUICK[name]["image_size"]}
+    run(workflow(name, "inference", kind="infer", **data(name) | images | size))
+    written = sorted((tmp_path / "output").rglob("*_label.nii.gz"))
+    assert written
+    for file in written:
+        stem = file.name.removesuffix("_label.nii.gz")
+        source = next((tmp_path / "data").rglob(f"{stem}.nii.gz" if name == "phantom" else f"images_test/{stem}.png"))
+        label = nib.load(file)
+        assert set(np.unique(np.asarray(label.dataobj))) <= {0, 1}
+        if name == "phantom":
+            np.testing.assert_allclose(label.affine, nib.load(source).affine)
+            assert label.shape[:2] == nib.load(source).shape
+        else:
+            np.testing.assert_allclose(np.abs(np.diag(label.affine)), 1)
+            with Image.open(source) as picture:
+                assert label.shape[:2] == picture.size
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("noise", ["none", "markov_expand", "markov_shrink", "dilate_erode"])
+def test_every_noise_can_be_chosen(name, noise, data):
+    made = workflow(name, "train", **data(name, noise=noise, **QUICK[name]))
+    made.initialize()
+    store = made.parser.get_parsed_content("store")
+    datalist = made.parser.get_parsed_content("train::dataset::data")
+    assert len(datalist) == 4
+    if noise == "none":
+        assert datalist == store.cases
+        return
+    changes = []
+    for case in datalist:
+        clean, noisy = store.read_clean(case["id"]), store.read(case["id"])
+        changes.append(noisy.sum(axis=(1, 2)) / clean.sum(axis=(1, 2)))
+    growth = np.mean(changes, axis=0)
+    if noise == "markov_expand":
+        assert (growth > 1.1).all()
+    if noise == "markov_shrink":
+        assert (growth < 0.9).all()
+
+
+def test_unknown_noise_is_refused_by_name(data):
+    made = workflow("phantom", "train", **data("phantom", noise="salt", **QUICK["phantom"]))
+    made.initialize()
+    with pytest.raises(RuntimeError) as error:
+        made.parser.get_parsed_content("noise_model")
+    assert "noise must be one of 'none', 'markov_expand', 'markov_shrink', 'dilate_erode', got 'salt'." in str(
+        error.value.__cause__
+    )
+
+
+def test_importing_the_package_changes_no_global_state():
+    state = torch.random.get_rng_state()
+    __import__("monai_sc")
+    assert torch.equal(state, torch.random.get_rng_state())

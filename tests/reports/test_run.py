@@ -1,0 +1,116 @@
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from monai_sc.data import LabelStore
+from monai_sc.functional import shift_boundary
+from monai_sc.reports import plot_correction, print_results, summarise_run, write_reference, write_report
+
+
+def record(number, bias, dice, reason="", metrics=None):
+    return {
+        "round": number,
+        "epoch": 10 * (number + 1),
+        "bias": [bias, float("nan")],
+        "bias_interval": [[bias - 0.5, bias + 0.5], [float("nan")] * 2],
+        "bias_mm": [bias, float("nan")],
+        "num_used": [4, 0],
+        "num_skipped": [0, 4],
+        "clean_dice": [dice, 0.0],
+        "voxels_changed": [] if reason else [10, 0],
+        "metrics": metrics or {},
+        "stop_reason": reason,
+    }
+
+
+@pytest.fixture(params=[(40, 44), (24, 26, 20)], ids=["2d", "3d"])
+def store(tmp_path, request):
+    cases = []
+    for k in range(5):
+        grid = np.stack(np.meshgrid(*(np.arange(n) - n / 2 for n in request.param), indexing="ij"))
+        clean = (np.sqrt((grid**2).sum(axis=0)) <= 6)[None]
+        case = {"id": f"case{k}"}
+        for name, mask in (("image", clean * 1.0), ("label", shift_boundary(clean, 3)), ("clean_label", clean)):
+            files = [tmp_path / f"{k}_{name}_{c}.nii.gz" for c in range(2)]
+            for file in files:
+                nib.save(nib.Nifti1Image(mask[0].astype(np.float32), np.eye(4)), file)
+            case[name] = str(files[0]) if name == "image" else [str(f) for f in files]
+        cases.append(case)
+    store = LabelStore(tmp_path / "labels", cases, class_names=["disc", "ghost"])
+    with store.write_round(1, {}) as writer:
+        for k, case in enumerate(cases):
+            label = store.read(case["id"])
+            label[0] = shift_boundary(store.read_clean(case["id"])[:1], 0.5 * k)[0]
+            writer.write(case["id"], label)
+    return store
+
+
+HISTORY = [
+    record(0, -3.0, 0.7, metrics={"test_dice": [0.6, 0.5]}),
+    record(1, -0.2, 0.9, "the bias of every class is under one voxel", metrics={"test_dice": [0.8, 0.6]}),
+]
+
+
+def test_summary_compares_labels_and_networks(store):
+    results = summarise_run(store, HISTORY, reference={"test_dice": [0.9, 0.7]})
+    given, corrected = results["label_dice"]["given"], results["label_dice"]["corrected"]
+    assert corrected[0] > given[0] + 0.05
+    assert corrected[1] == given[1]
+    assert results["test_dice"]["trained on corrected labels"] == [0.8, 0.6]
+    assert results["recovered"] == pytest.approx(0.15 / 0.25)
+    assert results["kept_round"] == 1
+
+
+def test_summary_follows_the_round_that_was_kept(store):
+    store.restore(0)
+    results = summarise_run(store, HISTORY)
+    assert results["test_dice"]["trained on corrected labels"] == [0.6, 0.5]
+    assert results["label_dice"]["given"] == results["label_dice"]["corrected"]
+    assert results["recovered"] is None
+
+
+def test_summary_needs_a_round(store):
+    with pytest.raises(ValueError, match=r"history must hold at least one round, got none"):
+        summarise_run(store, [])
+
+
+def test_tables_show_the_numbers(store):
+    console = Console(record=True, width=120)
+    print_results(summarise_run(store, HISTORY, reference={"test_dice": [0.9, 0.7]}), console)
+    text = console.export_text()
+    for part in ("disc", "ghost", "-3.00 [-3.50, -2.50]", "undefined", "0.450", "1 (kept)", "recovered 60 %"):
+        assert part in text, part
+
+
+def test_report_is_written_with_a_picture(store, tmp_path, capsys):
+    write_reference({"test_dice": np.array([0.9, 0.7])}, tmp_path / "out")
+    picture = write_report(store, HISTORY, tmp_path / "out")
+    with Image.open(picture) as image:
+        assert image.size[0] > 1000
+        colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    for colour in ((0x56, 0xB4, 0xE9), (0xD5, 0x5E, 0x00), (0xF0, 0xE4, 0x42)):
+        assert (np.abs(colours.astype(int) - colour).max(axis=1) < 30).any()
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["recovered"] == pytest.approx(0.6)
+    assert results["rounds"][0]["bias"] == [-3.0, None]
+    assert str(picture) in capsys.readouterr().out
+
+
+def test_reference_without_test_dice_is_refused(tmp_path):
+    with pytest.raises(KeyError, match=r"metrics must hold 'test_dice', got \['loss'\]"):
+        write_reference({"loss": 1.0}, tmp_path)
+
+
+def test_figure_copes_without_clean_labels_and_with_empty_masks():
+    case = {
+        "id": "a",
+        "image": np.zeros((30, 30)),
+        "given": np.zeros((2, 30, 30), bool),
+        "corrected": np.zeros((2, 30, 30), bool),
+    }
+    figure = plot_correction([case], HISTORY, ["disc", "ghost"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["label as given", "corrected label"]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import inspect
+import sys
+
+import pytest
+from monai.bundle import ComponentLocator
+
+from monai_sc import handlers, transforms
+
+NAMES = [(package, name) for package in (transforms, handlers) for name in package.__all__]
+
+
+@pytest.fixture(scope="module")
+def monai_names():
+    """Return every name that a loaded module of MONAI itself has; importing MONAI loads all of its modules."""
+    modules = [m for name, m in sys.modules.items() if name == "monai" or name.startswith("monai.")]
+    assert len(modules) > 300
+    return {name for module in modules for name in vars(module)}
+
+
+@pytest.fixture(scope="module")
+def locators():
+    """Return the bundle parser's table of bare names, of MONAI alone and with this package."""
+    return ComponentLocator(excludes="monai_sc"), ComponentLocator()
+
+
+@pytest.mark.parametrize(("package", "name"), NAMES, ids=[name for _, name in NAMES])
+def test_no_public_name_is_one_of_monai(package, name, monai_names, locators):
+    alone, together = locators
+    assert name not in monai_names
+    assert alone.get_component_module_name(name) is None
+    # one module, not a list of two: a bare name in a bundle config has one meaning
+    assert together.get_component_module_name(name) == getattr(package, name).__module__
+
+
+@pytest.mark.parametrize("package", [transforms, handlers], ids=["transforms", "handlers"])
+def test_all_lists_every_public_class(package):
+    classes = {name for name, value in vars(package).items() if inspect.isclass(value)}
+    assert set(package.__all__) == classes
+
+
+def test_names_are_compared_with_those_of_monai(monai_names, locators):
+    assert {"LoadImaged", "RandFlipD", "StatsHandler"} <= monai_names
+    assert locators[0].get_component_module_name("RandFlipd") == "monai.transforms.spatial.dictionary"
