@@ -43,7 +43,7 @@ def phantom_image(size: Sequence[int], seed: int) -> tuple[np.ndarray, np.ndarra
         create(*size, num_objs=count, rad_min=low, rad_max=high, noise_max=0.0, random_state=state)[1] > 0
         for count, low, high in ((3, unit // 8, unit // 5), (5, unit // 20, unit // 11))
     )
-    image = np.asarray(GaussianSmooth(sigma=1.5)((0.4 * large + 0.5 * small)[None].astype(np.float32)))
+    image = np.asarray(GaussianSmooth(sigma=1.5)(np.where(small, 0.8, 0.4 * large)[None].astype(np.float32)))
     bias_field = RandBiasField(prob=1.0, degree=3, coeff_range=(0.0, 0.1))
     bias_field.set_random_state(state=state)
     image = np.asarray(bias_field(image + 0.3))[0] - 0.3

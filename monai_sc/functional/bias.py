@@ -10,7 +10,7 @@ from monai.config import NdarrayOrTensor
 from scipy import ndimage, stats
 
 from monai_sc.functional.checks import binary_mask, check_choice, check_same_shape
-from monai_sc.functional.distance import has_boundary, signed_distance
+from monai_sc.functional.distance import METRICS, has_boundary, signed_distance
 
 __all__ = ["REGIONS", "BoundaryBias", "boundary_bias", "boundary_displacement"]
 
@@ -54,6 +54,7 @@ def boundary_displacement(
         [-2.0]
     """
     check_choice(region, REGIONS, "region")
+    check_choice(metric, METRICS, "metric")
     predicted = binary_mask(prediction, "prediction")
     true = binary_mask(label)
     check_same_shape(predicted, true, ("prediction", "label"))
@@ -103,7 +104,8 @@ def boundary_bias(
         seed: of the bootstrap.
 
     Raises:
-        ValueError: when no case is usable in any class, or ``displacements`` has another shape.
+        ValueError: when no case is usable in any class, ``displacements`` has another shape, or an option is out of
+            range.
 
     Example:
         >>> bias = boundary_bias(np.array([[-5.0, np.nan], [-3.0, np.nan]]))
@@ -115,6 +117,10 @@ def boundary_bias(
         raise ValueError(
             f"displacements must have the shape (cases, classes) with at least one case, got {values.shape}."
         )
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be in (0, 1), got {confidence}.")
+    if num_resamples < 1:
+        raise ValueError(f"num_resamples must be at least 1, got {num_resamples}.")
     usable = np.isfinite(values)
     if not usable.any():
         raise ValueError(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from monai.config import NdarrayOrTensor
 from monai.utils import convert_data_type
 
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 def as_array(x: NdarrayOrTensor) -> np.ndarray:
     """Return ``x`` as a numpy array; it may share memory with ``x``, so it must not be written to."""
+    if isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16:
+        x = x.float()  # numpy has no bfloat16
     return np.asarray(convert_data_type(x, np.ndarray)[0])
 
 
@@ -23,10 +26,10 @@ def binary_mask(label: NdarrayOrTensor, name: str = "label") -> np.ndarray:
     """Return ``label`` ``(channels, *spatial)`` as a boolean array.
 
     Raises:
-        ValueError: when there is no spatial axis, or a value is neither 0 nor 1.
+        ValueError: when there is no channel or no spatial axis, or a value is neither 0 nor 1.
     """
     array = as_array(label)
-    if array.ndim < 2:
+    if array.ndim < 2 or not len(array):
         raise ValueError(f"{name} must have the shape (channels, *spatial), got {array.shape}.")
     if array.dtype == bool:
         return array

@@ -8,8 +8,8 @@ import numpy as np
 from monai.config import NdarrayOrTensor
 from monai.utils import convert_to_dst_type
 
-from monai_sc.functional.checks import as_array, check_choice, per_channel
-from monai_sc.functional.distance import has_boundary, signed_distance
+from monai_sc.functional.checks import as_array, check_choice, check_spacing, per_channel
+from monai_sc.functional.distance import METRICS, has_boundary, signed_distance
 
 __all__ = ["REPRESENTATIONS", "correct_boundary"]
 
@@ -29,7 +29,7 @@ def correct_boundary(
 
     ``"distance"``: :math:`\hat\Delta - \hat\phi`, so that the label is :math:`\hat\phi - \hat\Delta \le 0` (Yao et al.,
     ICLR 2023, section 3.2). Here :math:`\hat\phi` is measured from the face between the classes, which makes the rule
-    exact both ways: a prediction that is the truth dilated or eroded by ``k`` is given back as the truth.
+    symmetric: a slab that was dilated or eroded by ``k`` is given back exactly, a curved boundary up to the grid.
 
     ``"logit"``: :math:`\hat f - \lambda \exp(-\hat\phi^2 / (2 \gamma^2 \hat\Delta^2))` (eq. 8), where
     :math:`\lambda` is the supremum of :math:`\hat f` over :math:`\hat\Delta \le \hat\phi \le 0` for
@@ -62,6 +62,7 @@ def correct_boundary(
         [[0, 0, 0, 1, 0, 0]]
     """
     check_choice(representation, REPRESENTATIONS, "representation")
+    check_choice(metric, METRICS, "metric")
     if not 0 < gamma <= 1:
         raise ValueError(f"gamma must be in (0, 1], got {gamma}.")
     array = as_array(logits)
@@ -69,13 +70,15 @@ def correct_boundary(
         raise ValueError(f"logits must have the shape (channels, *spatial), got {array.shape}.")
     if not np.all(np.isfinite(array)):
         raise ValueError("logits must be finite, got nan or infinite values; the network has diverged.")
+    check_spacing(spacing, array.ndim - 1)
     shifts = per_channel(bias, len(array), "bias")
     if not np.all(np.isfinite(np.asarray(shifts, dtype=np.float64))):
         raise ValueError(
             f"bias must be finite, got {shifts}; it is undefined for a class without a usable clean case: "
             "give 0 for that class to leave it as predicted."
         )
-    scores = array.astype(np.result_type(array.dtype, np.float32))
+    floating = array.dtype.kind == "f"
+    scores = array.astype(np.result_type(array.dtype, np.float32) if floating else np.float32)
     predicted = array >= 0
     for channel in np.flatnonzero(has_boundary(predicted)):
         shift = float(shifts[channel])
@@ -91,4 +94,4 @@ def correct_boundary(
         if band.any():
             extreme = scores[channel][band].max() if shift < 0 else scores[channel][band].min()
             scores[channel] -= extreme * np.exp(-(phi**2) / (2 * (gamma * shift) ** 2))
-    return convert_to_dst_type(scores, logits, dtype=scores.dtype if array.dtype.kind != "f" else array.dtype)[0]
+    return convert_to_dst_type(scores, logits, dtype=logits.dtype if floating else np.float32)[0]

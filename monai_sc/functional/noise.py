@@ -42,7 +42,7 @@ def check_markov_parameters(
     Raises:
         ValueError: naming the first parameter that is out of range.
     """
-    if any(t < 0 or t != int(t) for t in np.ravel(num_steps)):
+    if not all(t >= 0 and np.isfinite(t) and t == int(t) for t in np.ravel(num_steps)):
         raise ValueError(f"num_steps must be a whole number of at least 0, got {num_steps}.")
     probabilities = {"expansion_prob": expansion_prob, "march_prob": march_prob, "flip_prob": flip_prob}
     for name, value in probabilities.items():
@@ -113,6 +113,8 @@ def markov_label_noise(
         smooth_sigma=smooth_sigma,
         smooth_radius=smooth_radius,
     )
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}.")
     clean = binary_mask(label)
     channels = len(clean)
     parameters = zip(
@@ -124,7 +126,7 @@ def markov_label_noise(
     )
     noisy = np.empty_like(clean)
     for channel, (steps, expansion, march, flip) in enumerate(parameters):
-        rng = np.random.default_rng([seed, channel])
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(channel,)))
         mask = _march(clean[channel], int(steps), expansion, march, rng)
         if smoothing == "before_flips":
             mask = _smooth(mask, smooth_sigma, smooth_radius)
@@ -180,6 +182,8 @@ def shift_boundary(
     """
     mask = binary_mask(label)
     spacing = check_spacing(spacing, mask.ndim - 1)
+    if np.isnan(np.asarray(distance, dtype=np.float64)).any():
+        raise ValueError(f"distance must be a number, or one per channel, got {distance}.")
     moved = mask.copy()
     for channel, s in enumerate(per_channel(distance, len(mask), "distance")):
         if mask[channel].any() and not mask[channel].all():

@@ -203,6 +203,7 @@ class SpatialCorrectionHandler:
         for name, part in self._parts(engine).items():
             part.load_state_dict(deepcopy(self._initial[name]))
         self._use_labels(engine, number + 1)
+        engine.set_data(engine.data_loader)  # a fresh iterator: the old one may hold batches of the old labels
 
     def _parts(self, engine: SupervisedTrainer) -> dict[str, Any]:
         parts = {"network": engine.network, "optimizer": engine.optimizer, "lr_scheduler": self.lr_scheduler}
@@ -211,12 +212,12 @@ class SpatialCorrectionHandler:
     def _use_labels(self, engine: SupervisedTrainer, number: int) -> None:
         dataset: Any = engine.data_loader.dataset  # type: ignore[union-attr]
         datalist = self.store.datalist(number)
+        if dataset.data == datalist:  # to fill a cache again would take time
+            return
         if hasattr(dataset, "set_data"):
             dataset.set_data(datalist)
         else:  # monai.data.Dataset has no cache, and so no method of its own
             dataset.data = datalist
-        if engine.state.dataloader is not None:
-            engine.set_data(engine.data_loader)  # a fresh iterator: the old one may hold batches of the old labels
 
     def _predict(
         self, engine: SupervisedTrainer, loader: DataLoader, description: str

@@ -76,7 +76,7 @@ class SpatialCorrection(Transform):
             metric=self.metric,
             spacing=self.spacing,
         )
-        return convert_to_dst_type(scores >= 0, scores)[0] if self.as_label else scores
+        return convert_to_dst_type(scores >= 0, logits)[0] if self.as_label else scores
 
 
 class SpatialCorrectiond(MapTransform):

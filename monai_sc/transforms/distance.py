@@ -29,6 +29,18 @@ def spacing_of(x: NdarrayOrTensor) -> tuple[float, ...] | None:
     return tuple(float(s) for s in affine_to_spacing(x.affine, r=x.ndim - 1))
 
 
+def spacing_in_mm(label: NdarrayOrTensor) -> tuple[float, ...]:
+    """Return :py:func:`spacing_of` a label that a transform is to measure in mm.
+
+    Raises:
+        ValueError: when the label has no affine.
+    """
+    spacing = spacing_of(label)
+    if spacing is None:
+        raise ValueError("label must be a MetaTensor with an affine for unit='mm', got none; use unit='voxel'.")
+    return spacing
+
+
 class SignedDistance(Transform):
     """Turn a label ``(channels, *spatial)`` into its signed distance: negative inside, positive outside.
 
@@ -62,12 +74,8 @@ class SignedDistance(Transform):
         self.origin = origin
 
     def __call__(self, label: NdarrayOrTensor) -> NdarrayOrTensor:
+        spacing = spacing_in_mm(label) if self.unit == "mm" else None
         label = convert_to_tensor(label, track_meta=get_track_meta())
-        spacing = None
-        if self.unit == "mm":
-            spacing = spacing_of(label)
-            if spacing is None:
-                raise ValueError("label must be a MetaTensor with an affine for unit='mm', got none; use unit='voxel'.")
         return signed_distance(label, metric=self.metric, spacing=spacing, origin=self.origin)
 
 

@@ -12,7 +12,7 @@ import torch
 from monai.config import KeysCollection, PathLike
 from monai.data import MetaTensor
 from monai.transforms import LoadImage, MapTransform, Transform
-from monai.utils import TransformBackends, convert_to_dst_type
+from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
 
 __all__ = ["LoadLabel", "LoadLabeld"]
 
@@ -41,11 +41,15 @@ class LoadLabel(Transform):
 
     def __call__(self, files: PathLike | Sequence[PathLike]) -> MetaTensor:
         paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+        if not paths:
+            raise ValueError("A label must have at least one file, got none.")
         channels: list[Any] = [self._load(Path(path)) for path in paths]
         if len({tuple(c.shape) for c in channels}) != 1:
             shapes = ", ".join(f"{path} {tuple(c.shape[1:])}" for path, c in zip(paths, channels, strict=True))
             raise ValueError(f"The label files of a case must have one shape, got {shapes}.")
-        label: MetaTensor = convert_to_dst_type(torch.cat([c.as_tensor() for c in channels]), channels[0])[0]
+        label: MetaTensor = convert_to_dst_type(
+            torch.cat([convert_to_tensor(c, track_meta=False) for c in channels]), channels[0]
+        )[0]
         return label
 
     def _load(self, path: Path) -> MetaTensor:

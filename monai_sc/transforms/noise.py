@@ -14,7 +14,7 @@ from monai.utils import TransformBackends, convert_to_tensor
 from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
 from monai_sc.functional.checks import check_choice, per_channel
 from monai_sc.functional.noise import check_markov_parameters
-from monai_sc.transforms.distance import spacing_of
+from monai_sc.transforms.distance import spacing_in_mm
 
 __all__ = [
     "MarkovLabelNoise",
@@ -289,11 +289,14 @@ class RandDilateErodeLabel(RandomizableTransform):
     ) -> None:
         super().__init__(prob)
         check_choice(unit, ("voxel", "mm"), "unit")
-        pairs = np.asarray(radius, dtype=np.float64)
+        try:
+            pairs = np.asarray(radius, dtype=np.float64)
+        except ValueError:  # pairs of different lengths
+            pairs = np.zeros(0)
         if (
             pairs.shape[-1:] != (2,)
             or pairs.ndim > 2
-            or not np.all((pairs[..., 0] >= 0) & (pairs[..., 0] <= pairs[..., 1]))
+            or not np.all(np.isfinite(pairs[..., 1]) & (pairs[..., 0] >= 0) & (pairs[..., 0] <= pairs[..., 1]))
         ):
             raise ValueError(
                 f"radius must be (low, high) with 0 <= low <= high, or one pair per channel, got {radius}."
@@ -307,16 +310,12 @@ class RandDilateErodeLabel(RandomizableTransform):
         self.seed = int(self.R.randint(2**32, dtype=np.uint64))
 
     def __call__(self, label: NdarrayOrTensor, randomize: bool = True) -> NdarrayOrTensor:
+        spacing = spacing_in_mm(label) if self.unit == "mm" else None
         label = convert_to_tensor(label, track_meta=get_track_meta())
         if randomize:
             self.randomize()
         if not self._do_transform:
             return label
-        spacing = None
-        if self.unit == "mm":
-            spacing = spacing_of(label)
-            if spacing is None:
-                raise ValueError("label must be a MetaTensor with an affine for unit='mm', got none; use unit='voxel'.")
         pairs = [self.radius] * len(label) if np.ndim(self.radius[0]) == 0 else self.radius
         distances = []
         for channel, (low, high) in enumerate(per_channel(pairs, len(label), "radius")):

@@ -199,6 +199,15 @@ def test_same_random_state_gives_the_same_draws_in_compose(label, transform, opt
 
 
 @pytest.mark.parametrize(("transform", "options"), RANDOM)
+def test_random_state_of_another_object_is_drawn_from(label, transform, options):
+    states = [np.random.RandomState(4) for _ in range(2)]
+    first, again = (transform("label", **options).set_random_state(state=state) for state in states)
+    for _ in range(3):
+        assert values(first({"label": label})["label"]) == values(again({"label": label})["label"])
+    assert states[0].randint(2**31) == states[1].randint(2**31) != np.random.RandomState(4).randint(2**31)
+
+
+@pytest.mark.parametrize(("transform", "options"), RANDOM)
 def test_two_transforms_in_compose_draw_independently(label, transform, options):
     pipeline = [transform("first", **options), transform("second", **options)]
     compose = Compose(pipeline).set_random_state(0)
