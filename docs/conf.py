@@ -33,7 +33,10 @@ python_use_unqualified_type_names = True
 
 nitpicky = True  # a reference to something of ours that does not exist is an error
 PACKAGES = ("collections", "ignite", "matplotlib", "monai", "numpy", "pathlib", "rich", "torch")
-nitpick_ignore_regex = [(r"py:.*", rf"({'|'.join(MONAI_UNIONS)}|({'|'.join(PACKAGES)})\..*)")]
+nitpick_ignore_regex = [
+    (r"py:.*", rf"({'|'.join(MONAI_UNIONS)}|({'|'.join(PACKAGES)})\..*)"),
+    (r"py:class", r".* .*"),  # no name, but a sentence that napoleon takes for a type
+]
 
 
 def skip_aliases(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:

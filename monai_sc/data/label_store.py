@@ -55,7 +55,7 @@ class LabelStore:
 
     Raises:
         ValueError: when the case list is not sound (see :py:func:`monai_sc.data.check_cases`), ``class_names`` does
-            not fit it, or ``root`` lies among the originals' own files.
+            not fit it, or a file of a case lies in ``root``.
         KeyError: when a case lacks a key.
         FileNotFoundError: when a file of a case does not exist.
     """
@@ -65,6 +65,7 @@ class LabelStore:
     ) -> None:
         check_cases(cases)
         self.root = Path(root)
+        self._refuse_originals_inside(cases)
         self.cases: list[Case] = [dict(case) for case in cases]
         num_classes = len(label_files(self.cases[0]))
         self.class_names = [f"class_{k}" for k in range(num_classes)] if class_names is None else list(class_names)
@@ -242,6 +243,16 @@ class LabelStore:
                 label = LoadLabel(foreground=case.get("foreground", 1))(label_files(case))
                 writer.write(str(case["id"]), np.asarray(draw(label.numpy())) > 0)
         return self
+
+    def _refuse_originals_inside(self, cases: Sequence[Mapping[str, Any]]) -> None:
+        root = self.root.resolve()
+        for case in cases:
+            for file in [Path(case["image"]), *label_files(case)]:
+                if file.resolve().is_relative_to(root):
+                    raise ValueError(
+                        f"root must be a folder without originals, but {self.root} holds {file} of case {case['id']!r}; "
+                        "choose an empty or a new folder."
+                    )
 
     def _checked(self, number: int) -> int:
         if number not in self.rounds:

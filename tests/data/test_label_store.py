@@ -290,6 +290,15 @@ def test_class_names_must_fit(tmp_path):
         LabelStore(tmp_path / "a", make_cases(tmp_path / "in"), class_names=["a", "b"])
 
 
+def test_folder_with_originals_is_refused(tmp_path):
+    cases = make_cases(tmp_path / "in")
+    with pytest.raises(ValueError, match=r"root must be a folder without originals, but .* holds .*case 0"):
+        LabelStore(tmp_path, cases)
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with pytest.raises(ValueError, match=r"root must be a folder without originals"):
+        LabelStore(tmp_path / "link", cases)
+
+
 def test_files_are_plain_json(tmp_path):
     store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
     write_round(store, 1)
