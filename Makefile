@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 DEMO ?= demo
 EXTRAS := dev,docs
 
+# Threads that wait for one another give up their core; else training on a busy machine takes several times as long.
+OMP_WAIT_POLICY ?= PASSIVE
+export OMP_WAIT_POLICY
+
 # The first Python that is new enough and can make environments.
 PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3.13 python3,$(shell \
 	$(python) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(python))))

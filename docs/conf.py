@@ -35,7 +35,6 @@ nitpicky = True  # a reference to something of ours that does not exist is an er
 PACKAGES = ("collections", "ignite", "matplotlib", "monai", "numpy", "pathlib", "rich", "torch")
 nitpick_ignore_regex = [
     (r"py:.*", rf"({'|'.join(MONAI_UNIONS)}|({'|'.join(PACKAGES)})\..*)"),
-    (r"py:class", r".* .*"),  # no name, but a sentence that napoleon takes for a type
 ]
 
 

@@ -11,9 +11,13 @@ import nibabel as nib
 import numpy as np
 from PIL import Image
 
-__all__ = ["file_suffix", "write_label_like"]
+__all__ = ["WRITABLE", "file_suffix", "write_label_like"]
 
-PICTURES = (".png", ".bmp", ".gif", ".tif", ".tiff")
+NIFTI = (".nii", ".nii.gz")
+PICTURES = (".png", ".bmp", ".tif", ".tiff")
+VOLUMES = (".nrrd", ".nhdr", ".mha", ".mhd", ".hdr", ".img", ".gipl", ".vtk")
+WRITABLE = NIFTI + PICTURES + VOLUMES
+"""The suffixes of the label files that can be written without loss: by nibabel, PIL and ITK."""
 
 
 def file_suffix(path: Path) -> str:
@@ -34,14 +38,19 @@ def write_label_like(mask: np.ndarray, path: Path, source: Path, foreground: flo
         ValueError: when ``mask`` has another size than ``source``.
     """
     suffix = file_suffix(source)
-    if suffix in (".nii", ".nii.gz"):
+    if suffix in NIFTI:
         template: Any = nib.load(source)
-        values = _values_like(mask, template.shape, template.get_data_dtype(), foreground, source)
-        nib.save(type(template)(values, None, template.header), path)
+        slope, intercept = template.dataobj.slope, template.dataobj.inter
+        raw = [(value - intercept) / slope for value in (foreground, 0)]
+        values = _values_like(mask, template.shape, template.get_data_dtype(), source, *raw)
+        image = type(template)(values, None, template.header)
+        if (slope, intercept) != (1, 0):
+            image.header.set_slope_inter(slope, intercept)  # which nibabel drops when it loads a file
+        nib.save(image, path)
     elif suffix in PICTURES:
         with Image.open(source) as picture:
             like = np.asarray(picture)
-            values = _values_like(mask.T, like.shape, like.dtype, foreground, source)
+            values = _values_like(mask.T, like.shape, like.dtype, source, foreground)
             written = Image.fromarray(values)
             if picture.mode == "P":
                 written.putpalette(picture.getpalette() or [])
@@ -50,7 +59,7 @@ def write_label_like(mask: np.ndarray, path: Path, source: Path, foreground: flo
         image = itk.imread(os.fspath(source))
         like = itk.array_view_from_image(image)
         copy = itk.image_from_array(
-            np.ascontiguousarray(_values_like(mask.T, like.shape, like.dtype, foreground, source))
+            np.ascontiguousarray(_values_like(mask.T, like.shape, like.dtype, source, foreground))
         )
         copy.CopyInformation(image)
         copy.SetMetaDataDictionary(image.GetMetaDataDictionary())
@@ -60,8 +69,9 @@ def write_label_like(mask: np.ndarray, path: Path, source: Path, foreground: flo
 
 
 def _values_like(
-    mask: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, foreground: float, source: Path
+    mask: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, source: Path, foreground: float, background: float = 0
 ) -> np.ndarray:
     if mask.size != np.prod(shape):
         raise ValueError(f"mask must have the shape of {source}, {tuple(shape)}, got {mask.shape}.")
-    return np.asarray(mask.reshape(shape) * np.asarray(foreground), dtype=dtype)
+    values = np.where(mask.reshape(shape), foreground, background)
+    return np.asarray(values if np.issubdtype(dtype, np.floating) else np.rint(values), dtype=dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,11 +15,13 @@ from typing import Any
 
 import numpy as np
 from monai.config import PathLike
+from monai.data import MetaTensor
 from monai.transforms import Randomizable, Transform
+from monai.utils import MetaKeys
 from rich.progress import track
 
-from monai_sc.data.cases import Case, check_cases, label_files
-from monai_sc.data.label_files import file_suffix, write_label_like
+from monai_sc.data.cases import Case, check_cases, check_name, files_of
+from monai_sc.data.label_files import WRITABLE, file_suffix, write_label_like
 from monai_sc.functional import case_seed
 from monai_sc.functional.checks import binary_mask
 from monai_sc.transforms import LoadLabel
@@ -65,26 +68,32 @@ class LabelStore:
     ) -> None:
         check_cases(cases)
         self.root = Path(root)
-        self._refuse_originals_inside(cases)
+        self._refuse_unfit_files(cases)
         self.cases: list[Case] = [dict(case) for case in cases]
-        num_classes = len(label_files(self.cases[0]))
+        num_classes = len(files_of(self.cases[0]))
         self.class_names = [f"class_{k}" for k in range(num_classes)] if class_names is None else list(class_names)
-        if len(self.class_names) != num_classes:
+        if len(self.class_names) != num_classes or len(set(self.class_names)) != num_classes:
             raise ValueError(
-                f"class_names must be one name per label file of a case ({num_classes}), got {self.class_names}."
+                f"class_names must be one name per label file of a case ({num_classes}), all different, "
+                f"got {self.class_names}."
             )
+        for name in self.class_names:
+            check_name(name, "A class name")
         self._case_of = {str(case["id"]): case for case in self.cases}
         self.root.mkdir(parents=True, exist_ok=True)
+        for number in self.rounds:
+            if self._folder(number).is_dir():
+                self._refuse_other_labels(number)
 
     @property
     def rounds(self) -> list[int]:
         """The numbers of the rounds that are complete, 0 always among them."""
-        folders = (f for f in self.root.glob("round-*") if (f / "round.json").is_file())
-        return sorted({0, *(int(folder.name.removeprefix("round-")) for folder in folders)})
+        names = (f.name for f in self.root.glob("round-*") if (f / "round.json").is_file())
+        return sorted({0, *(int(name[6:]) for name in names if re.fullmatch(r"round-\d{3,}", name))})
 
     @property
     def current(self) -> int:
-        """The round that is in force: the last one written or restored."""
+        """The round that is in force, which is the last one that was written or restored."""
         file = self.root / "current.json"
         return int(json.loads(file.read_text())["round"]) if file.is_file() else 0
 
@@ -114,7 +123,7 @@ class LabelStore:
         number = self._checked(self.current if number is None else number)
         case = self._case_of[case_id]
         given = number == 0 and not self._folder(0).is_dir()
-        files = label_files(case) if given else self._files(self._folder(number), case)
+        files = files_of(case) if given else self._files(self._folder(number), case)
         return np.asarray(LoadLabel(foreground=case.get("foreground", 1))(files).numpy() > 0)
 
     def read_clean(self, case_id: str) -> np.ndarray | None:
@@ -123,7 +132,34 @@ class LabelStore:
         key = "clean_label" if "clean_label" in case else "label" if self._folder(0).is_dir() else None
         if key is None:
             return None
-        return np.asarray(LoadLabel(foreground=case.get("foreground", 1))(label_files(case, key)).numpy() > 0)
+        return np.asarray(LoadLabel(foreground=case.get("foreground", 1))(files_of(case, key)).numpy() > 0)
+
+    def check_grid(self, case_id: str, shape: Sequence[int], affine: np.ndarray) -> None:
+        """Refuse a label for a case whose grid is not that of the case's label files.
+
+        Files without geometry, such as PNG, are compared by shape only.
+
+        Raises:
+            ValueError: when the shape or the affine differs.
+            KeyError: when the store has no such case.
+        """
+        if case_id not in self._case_of:
+            raise KeyError(f"case_id must be that of a case in the store, got {case_id!r}.")
+        case = self._case_of[case_id]
+        label = LoadLabel(foreground=case.get("foreground", 1))(files_of(case))
+        if tuple(shape) != tuple(label.shape[1:]):
+            raise ValueError(
+                f"Image and label files of case {case_id!r} must have the same shape, "
+                f"got {tuple(shape)} and {tuple(label.shape[1:])}."
+            )
+        if isinstance(label, MetaTensor) and MetaKeys.ORIGINAL_AFFINE in label.meta:
+            own, other = (np.asarray(matrix) for matrix in (label.meta[MetaKeys.ORIGINAL_AFFINE], affine))
+            if not np.allclose(own, other, atol=1e-3):
+                raise ValueError(
+                    f"Image and label files of case {case_id!r} must have the same affine, got "
+                    f"{other.round(3).tolist()} and {own.round(3).tolist()}; resample or reorient one of "
+                    "them first."
+                )
 
     def record(self, number: int) -> dict[str, Any]:
         """Return what ``round.json`` says of a round that was written."""
@@ -191,9 +227,9 @@ class LabelStore:
             lines = [json.dumps(writer.entries[name]) for name in self._case_of]
             _write_synced(partial / "manifest.jsonl", "\n".join(lines) + "\n")
             content = {
+                **record,
                 "round": number,
                 "previous": previous,
-                **record,
                 "classes": self.class_names,
                 "monai_sc": version("monai-sc"),
             }
@@ -240,17 +276,37 @@ class LabelStore:
         with self.write_round(0, {"noise": described}) as writer:
             for case in track(self.cases, "Simulating label noise", disable=not progress):
                 draw.set_random_state(seed=case_seed(seed, str(case["id"])) % 2**32)
-                label = LoadLabel(foreground=case.get("foreground", 1))(label_files(case))
+                label = LoadLabel(foreground=case.get("foreground", 1))(files_of(case))
                 writer.write(str(case["id"]), np.asarray(draw(label.numpy())) > 0)
         return self
 
-    def _refuse_originals_inside(self, cases: Sequence[Mapping[str, Any]]) -> None:
+    def _refuse_other_labels(self, number: int) -> None:
+        classes = self.record(number)["classes"]
+        if classes != self.class_names:
+            raise ValueError(
+                f"class_names must be those of the rounds that {self.root} holds, {classes}, got {self.class_names}."
+            )
+        missing = self._case_of.keys() ^ {entry["case"] for entry in self.manifest(number)}
+        if missing:
+            raise ValueError(
+                f"cases must be those of the rounds that {self.root} holds, but {min(missing)!r} is in one only; "
+                "choose another folder for other cases."
+            )
+
+    def _refuse_unfit_files(self, cases: Sequence[Mapping[str, Any]]) -> None:
         root = self.root.resolve()
         for case in cases:
-            for file in [Path(case["image"]), *label_files(case)]:
+            for file in files_of(case):
+                if file_suffix(file) not in WRITABLE:
+                    raise ValueError(
+                        f"Label files must be of a type that can be written without loss, {', '.join(WRITABLE)}, "
+                        f"got {file} of case {case['id']!r}."
+                    )
+            files = [file for key in ("image", "label", "clean_label") if key in case for file in files_of(case, key)]
+            for file in files:
                 if file.resolve().is_relative_to(root):
                     raise ValueError(
-                        f"root must be a folder without originals, but {self.root} holds {file} of case {case['id']!r}; "
+                        f"root must be a folder without originals, but {self.root} holds {file} of {case['id']!r}; "
                         "choose an empty or a new folder."
                     )
 
@@ -266,7 +322,7 @@ class LabelStore:
         return self.root / f".round-{number:03d}.partial"
 
     def _files(self, folder: Path, case: Mapping[str, Any]) -> list[Path]:
-        sources = label_files(case)
+        sources = files_of(case)
         names = self.class_names if len(sources) > 1 else ["label"]
         return [
             folder / str(case["id"]) / f"{name}{file_suffix(source)}"
@@ -303,11 +359,13 @@ class RoundWriter:
             raise ValueError(
                 f"label of case {case_id!r} must have the shape of its files, {before.shape}, got {mask.shape}."
             )
-        sources = label_files(case)
+        sources = files_of(case)
         files = self.store._files(self.folder, case)
         files[0].parent.mkdir()
         for channel, file, source in zip(mask, files, sources, strict=True):
             write_label_like(channel, file, source, case.get("foreground", 1))
+        if not np.array_equal(LoadLabel(foreground=case.get("foreground", 1))(files).numpy() > 0, mask):
+            raise ValueError(f"{sources[0]} of case {case_id!r} must be of a type that holds a mask without loss.")
         changed = [int(n) for n in (mask != before).sum(axis=tuple(range(1, mask.ndim)))]
         self.entries[case_id] = {
             "case": case_id,

@@ -88,6 +88,8 @@ def phantom_cases(
             image, masks = phantom_image(size, case_seed(seed, case_id))
             arrays = (image, *masks.astype(np.uint8))
             for file, array in zip(files.values(), arrays, strict=True):
+                if file.is_file():
+                    continue
                 partial = file.with_name(f".{file.name}")
                 nib.save(nib.Nifti1Image(array, affine), partial)  # type: ignore[no-untyped-call]
                 partial.replace(file)

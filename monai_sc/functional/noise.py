@@ -90,7 +90,7 @@ def markov_label_noise(
             released masks were made with 2 and a ``smooth_sigma`` of 2.
         seed: of this call's own generator; a channel's draw depends on it and on the channel's number only.
 
-        The first four parameters take one value, or one per channel.
+    The first four parameters take one value, or one per channel.
 
     Returns:
         The noisy label, with the kind, shape and dtype of ``label``, which is not changed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, cast
 
@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from monai.data import DataLoader, MetaTensor, decollate_batch
-from monai.data.utils import affine_to_spacing
 from monai.engines import Evaluator, SupervisedTrainer
 from monai.inferers import Inferer
 from monai.networks.utils import eval_mode
-from monai.transforms import Invertd
+from monai.transforms import Compose, Invertd
 from monai.utils import MetaKeys
 from rich.progress import track
 
@@ -25,7 +24,7 @@ from monai_sc.functional.bias import REGIONS
 from monai_sc.functional.checks import binary_mask, check_choice, check_same_shape
 from monai_sc.functional.correction import REPRESENTATIONS
 from monai_sc.functional.distance import METRICS
-from monai_sc.transforms.distance import spacing_of
+from monai_sc.transforms.distance import spacing_of, voxel_size
 
 __all__ = ["SpatialCorrectionHandler"]
 
@@ -41,7 +40,8 @@ class SpatialCorrectionHandler:
 
     All distances are in voxels of the files, whatever grid the network works on: of their smallest side, where voxels
     are anisotropic. A class with :math:`|\hat\Delta| < 1` voxel gets the prediction unshifted. A class that is
-    predicted in no clean case has no :math:`\hat\Delta`: it keeps its labels, and the log says so. The loop stops
+    predicted in no clean case has no :math:`\hat\Delta`: it keeps its labels, and the log says so. So does a class in
+    a case where nothing of it would be left. The loop stops
     when every class is under one voxel, when the interval of every class contains 0, when the clean cases are predicted
     worse than in an earlier round, or at the last epoch of the trainer; network and labels are then those of the best
     round, by the mean Dice on the clean cases.
@@ -55,8 +55,9 @@ class SpatialCorrectionHandler:
         store: label store with the training cases.
         clean_loader: batches of the clean cases with ``image`` and ``label`` ``(batch, classes, *spatial)``, on the
             grid of training.
-        relabel_loader: batches of the training cases with ``image`` and the case's ``id``: the preprocessing of
-            training, but no random transform. Its data set's transform is inverted to bring labels back to their grid.
+        relabel_loader: batches of the store's cases with ``image`` and the case's ``id``: the preprocessing of
+            training, but no random transform. Its data set's transform is inverted to bring labels back to the grid of
+            their files, which must be that of the image file.
         epochs_per_round: epochs of training in each round; the trainer's ``max_epochs`` must be a multiple of it, and
             allows one round of relabelling less than it holds.
         lr_scheduler: learning-rate schedule to restart with the network, if there is one.
@@ -73,9 +74,12 @@ class SpatialCorrectionHandler:
 
     Raises:
         ValueError: when an option is out of range; at the start of a run, when the trainer's ``max_epochs`` does not
-            fit, its loader has persistent workers, or the store holds rounds of another run; at the end of a round,
-            when no clean case is usable, or outputs, labels and label files do not fit each other.
-        TypeError: when it is attached to an engine that is not a ``SupervisedTrainer``.
+            fit, its loader has persistent workers, the store holds rounds of another run, or labels could not be
+            brought back to the grid of their files; at the end of a round, when no clean case is usable, or outputs,
+            labels and label files do not fit each other.
+        TypeError: when it is attached to an engine that is not a ``SupervisedTrainer``; at the start of a run, when
+            a loader or its data set is of another kind than the trainer or the correction needs.
+        KeyError: at the start of a run, when a batch lacks a key.
     """
 
     def __init__(
@@ -121,13 +125,14 @@ class SpatialCorrectionHandler:
         self._initial: dict[str, Any] = {}
         self._best: dict[str, Any] = {}
         self._running = False
+        self._resumed = False
 
     def attach(self, engine: Engine) -> None:
         """Attach to a trainer, behind the handlers that validate or step the schedule, before those that save."""
         if not isinstance(engine, SupervisedTrainer):
             raise TypeError(f"engine must be a monai.engines.SupervisedTrainer, got {type(engine).__name__}.")
-        engine.add_event_handler(Events.STARTED, self.remember)
-        # Not at STARTED, where another handler may load the state of this one, before or after it.
+        engine.add_event_handler(Events.STARTED, lambda: setattr(self, "_running", False))
+        # Not at STARTED, where other handlers load weights or the state of this one, before or after it.
         engine.add_event_handler(Events.EPOCH_STARTED, self.start)
         engine.add_event_handler(Events.EPOCH_COMPLETED(every=self.epochs_per_round), self)
 
@@ -140,18 +145,17 @@ class SpatialCorrectionHandler:
         self.history = list(state_dict["history"])
         self._initial = state_dict["initial"]
         self._best = state_dict["best"]
-
-    def remember(self, engine: SupervisedTrainer) -> None:
-        """Keep the first state of network, optimizer and schedule, unless a checkpoint has brought it."""
-        self._running = False
-        if not self._initial:
-            self._initial = deepcopy({name: part.state_dict() for name, part in self._parts(engine).items()})
+        self._resumed = True
 
     def start(self, engine: SupervisedTrainer) -> None:
-        """Point the training data at the labels of the round that a run begins or goes on with."""
+        """Check what the run is given, and point the training data at the labels that it begins or goes on with."""
         if self._running:
             return
         self._running = True
+        if not self._initial:
+            self._initial = deepcopy({name: part.state_dict() for name, part in self._parts(engine).items()})
+        if self.evaluator is not None:
+            self.evaluator.state.epoch = 0  # what it measured before this run is not the result of a round
         if engine.state.max_epochs is None or engine.state.max_epochs % self.epochs_per_round:
             raise ValueError(
                 f"max_epochs of the trainer must be a multiple of epochs_per_round ({self.epochs_per_round}), "
@@ -168,27 +172,34 @@ class SpatialCorrectionHandler:
             engine.terminate()
             return
         number = len(self.history)
+        expected = (engine.state.epoch - 1) // self.epochs_per_round
+        if number != expected:
+            raise ValueError(
+                f"A run that goes on at epoch {engine.state.epoch} with epochs_per_round={self.epochs_per_round} must "
+                f"have finished {expected} rounds, got {number}: save and load this handler together with the trainer, "
+                "by a handler that is attached behind it, and keep epochs_per_round."
+            )
         newer = [r for r in self.store.rounds if r > number]
-        if len(newer) > 1:
+        if len(newer) > 1 or (newer and not self._resumed):
             raise ValueError(
                 f"{self.store.root} holds the rounds {newer}, which this run has not made; load the checkpoint of the "
                 "run that made them, or choose another folder."
             )
-        for orphan in newer:  # written just before the run was interrupted, and not yet in its checkpoint
+        for orphan in newer:  # written just before this run was interrupted, and not yet in its checkpoint
             self.store.discard(orphan)
+        self._check_loaders(engine)
         self._use_labels(engine, number)
 
     def __call__(self, engine: SupervisedTrainer) -> None:
         number = len(self.history)
         bias, record = self._evaluate(engine, number)
-        self.history.append(record)
-        engine.state.spatial_correction = self.history
         score = float(np.mean(record["clean_dice"]))
         worse = bool(self._best) and score < self._best["dice"]
         if not worse:
             self._best = {"round": number, "dice": score, "network": deepcopy(engine.network.state_dict())}
         record["stop_reason"] = self._stop_reason(engine, bias, worse)
         if record["stop_reason"]:
+            self.history.append(record)
             best = self._best["round"]
             if best != number:
                 engine.network.load_state_dict(self._best["network"])
@@ -200,6 +211,7 @@ class SpatialCorrectionHandler:
             engine.terminate()
             return
         record["voxels_changed"] = self._relabel(engine, bias, record)
+        self.history.append(record)
         for name, part in self._parts(engine).items():
             part.load_state_dict(deepcopy(self._initial[name]))
         self._use_labels(engine, number + 1)
@@ -211,13 +223,62 @@ class SpatialCorrectionHandler:
 
     def _use_labels(self, engine: SupervisedTrainer, number: int) -> None:
         dataset: Any = engine.data_loader.dataset  # type: ignore[union-attr]
-        datalist = self.store.datalist(number)
-        if dataset.data == datalist:  # to fill a cache again would take time
-            return
+        labels = {case["id"]: case["label"] for case in self.store.datalist(number)}
+        datalist = [{**case, "label": labels.get(case["id"], case["label"])} for case in dataset.data]
+        if all(new["label"] == old["label"] for new, old in zip(datalist, dataset.data, strict=True)):
+            return  # to fill a cache again would take time
         if hasattr(dataset, "set_data"):
             dataset.set_data(datalist)
         else:  # monai.data.Dataset has no cache, and so no method of its own
             dataset.data = datalist
+
+    def _check_loaders(self, engine: SupervisedTrainer) -> None:
+        """Refuse now what would fail at the end of the round."""
+        train: Any = getattr(engine.data_loader, "dataset", None)
+        if not isinstance(getattr(train, "data", None), Sequence) or not all(
+            isinstance(case, Mapping) and "id" in case and "label" in case for case in train.data
+        ):
+            raise TypeError(
+                "The trainer must have a DataLoader over a MONAI data set whose data is a list of dictionaries with "
+                f"'id' and 'label', got {type(train).__name__}."
+            )
+        if not isinstance(getattr(getattr(self.relabel_loader, "dataset", None), "transform", None), Compose):
+            raise TypeError("relabel_loader must be a DataLoader over a MONAI data set with a transform.")
+        for name, loader, keys in (
+            ("clean_loader", self.clean_loader, ("image", "label")),
+            ("relabel_loader", self.relabel_loader, ("id", "image")),
+        ):
+            batch = next(iter(loader), None)
+            if batch is None:
+                raise ValueError(f"{name} must hold at least one case, got none.")
+            missing = [key for key in keys if key not in batch]
+            if missing:
+                raise KeyError(f"The batches of {name} must hold {keys}, but {missing[0]!r} is missing.")
+        case = decollate_batch(batch)[0]
+        self._to_file_grid(case, torch.zeros(len(self.store.class_names), *case["image"].shape[1:]))
+
+    def _to_file_grid(self, case: Mapping[str, Any], scores: torch.Tensor) -> torch.Tensor:
+        """Bring scores from the grid of the relabel loader's images to that of the case's label files."""
+        image = case["image"]
+        if not isinstance(image, MetaTensor):
+            raise TypeError(
+                "relabel_loader must give images as MetaTensor, got a plain tensor: without the metadata, labels "
+                "cannot be brought back to the grid of their files (track_meta=True keeps them)."
+            )
+        dataset: Any = self.relabel_loader.dataset
+        result = MetaTensor(scores, meta=image.meta, applied_operations=[])
+        if image.applied_operations:
+            invert = Invertd("pred", dataset.transform, orig_keys="image", nearest_interp=False)
+            result = invert({"image": image, "pred": result})["pred"]
+            if result.applied_operations:
+                names = ", ".join(str(operation["class"]) for operation in result.applied_operations)
+                raise ValueError(
+                    f"Every spatial transform of relabel_loader must act on 'image' in its data set's own transform, "
+                    f"but these could not be inverted: {names}."
+                )
+        if MetaKeys.ORIGINAL_AFFINE in image.meta:
+            self.store.check_grid(case["id"], result.shape[1:], image.meta[MetaKeys.ORIGINAL_AFFINE])
+        return result.as_tensor()
 
     def _predict(
         self, engine: SupervisedTrainer, loader: DataLoader, description: str
@@ -251,7 +312,7 @@ class SpatialCorrectionHandler:
         image = cast(MetaTensor, image)
         affine = image.meta.get(MetaKeys.ORIGINAL_AFFINE)
         if affine is not None:
-            voxel = min(affine_to_spacing(affine, r=len(size)))
+            voxel = min(voxel_size(affine, len(size)))
         else:  # a file without geometry, such as a PNG, whose affine was the identity when it was loaded
             voxel = 1.0 if image.applied_operations else min(size)
         known = math.nan if affine is None else float(voxel)
@@ -338,9 +399,8 @@ class SpatialCorrectionHandler:
             "metric": self.metric,
             "region": self.region,
         }
-        dataset: Any = self.relabel_loader.dataset
-        invert = Invertd("pred", dataset.transform, orig_keys="image", nearest_interp=False)
         changed = np.zeros(len(shift), dtype=np.int64)
+        emptied = np.zeros(len(shift), dtype=np.int64)
         size = 0
         with self.store.write_round(number + 1, done, previous=number) as writer:
             for case, logits in self._predict(engine, self.relabel_loader, f"Round {number}: relabelling"):
@@ -350,11 +410,13 @@ class SpatialCorrectionHandler:
                 )
                 # The label is scores >= 0, but where the inverse of a crop pads, 0 must be background.
                 scores = torch.where(scores == 0, torch.finfo(torch.float32).tiny, scores)
-                if isinstance(case["image"], MetaTensor) and case["image"].applied_operations:
-                    scores = invert({"image": case["image"], "pred": MetaTensor(scores)})["pred"].as_tensor()
-                label = (scores > 0).numpy()
-                if kept.any():
-                    label[kept] = self.store.read(case["id"], number)[kept]
+                label = (self._to_file_grid(case, scores) > 0).numpy()
+                before = self.store.read(case["id"], number)
+                check_same_shape(label, before, (f"The label made for case {case['id']!r}", "its label files"))
+                axes = tuple(range(1, label.ndim))
+                gone = before.any(axis=axes) & ~label.any(axis=axes) & ~kept
+                emptied += gone
+                label[kept | gone] = before[kept | gone]
                 changed += writer.write(case["id"], label)
                 size += label[0].size
         for k, name in enumerate(self.store.class_names):
@@ -362,6 +424,11 @@ class SpatialCorrectionHandler:
                 "Round %d, %s: shifted by %+.2f voxels, %d voxels changed (%.2f %% of the images).",
                 *(number + 1, name, shift[k], changed[k], 100 * changed[k] / size),
             )
+            if emptied[k]:
+                engine.logger.warning(
+                    "Round %d, %s: in %d cases nothing of it is left; they keep their labels of this class.",
+                    *(number + 1, name, emptied[k]),
+                )
         return [int(n) for n in changed]
 
 

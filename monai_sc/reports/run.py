@@ -38,11 +38,13 @@ def summarise_run(
         ``None`` where a network to compare with is missing or nothing was lost.
 
     Raises:
-        ValueError: when ``history`` is empty.
+        ValueError: when ``history`` is empty, or shorter than the round in force.
     """
     if not history:
         raise ValueError("history must hold at least one round, got none; train for at least epochs_per_round epochs.")
     kept = store.current
+    if kept >= len(history):
+        raise ValueError(f"history must reach the round in force, {kept}, got {len(history)} rounds.")
     scores: dict[str, list[np.ndarray]] = {"given": [], "corrected": []}
     for case in store.cases:
         clean = store.read_clean(str(case["id"]))

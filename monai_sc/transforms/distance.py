@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
 from monai.config import KeysCollection, NdarrayOrTensor
 from monai.data import MetaTensor, get_track_meta
-from monai.data.utils import affine_to_spacing
 from monai.transforms import MapTransform, Transform
 from monai.utils import TransformBackends, convert_to_tensor
 
@@ -26,7 +26,16 @@ def spacing_of(x: NdarrayOrTensor) -> tuple[float, ...] | None:
     """
     if not isinstance(x, MetaTensor):
         return None
-    return tuple(float(s) for s in affine_to_spacing(x.affine, r=x.ndim - 1))
+    return voxel_size(x.affine, x.ndim - 1)
+
+
+def voxel_size(affine: NdarrayOrTensor, ndim: int) -> tuple[float, ...]:
+    """Return the lengths of the first ``ndim`` columns of an affine matrix.
+
+    MONAI's ``affine_to_spacing`` leaves out the rows beyond ``ndim``, which is wrong for a slice that is not axial.
+    """
+    matrix = np.asarray(affine, dtype=np.float64)
+    return tuple(float(s) for s in np.linalg.norm(matrix[:-1, :ndim], axis=0))
 
 
 def spacing_in_mm(label: NdarrayOrTensor) -> tuple[float, ...]:

@@ -27,17 +27,19 @@ class LoadLabel(Transform):
             files whose scale makes a 1 read 0.99999997.
 
     Raises:
-        ValueError: when ``foreground`` is not over 0; at the call, when a file holds another value or more than one
-            channel, or the files differ in shape.
+        ValueError: when ``foreground`` is not over 0; at the call, when a file cannot be read, holds another value or
+            more than one channel, or the files differ in shape.
         FileNotFoundError: at the call, when a file does not exist.
     """
 
     backend = [TransformBackends.NUMPY]
 
     def __init__(self, *, foreground: float = 1) -> None:
-        if not foreground > 0:
-            raise ValueError(f"foreground must be the value of the foreground in the files, over 0, got {foreground}.")
-        self.foreground = foreground
+        if not isinstance(foreground, (int, float, np.number)) or not foreground > 0:
+            raise ValueError(
+                f"foreground must be the value of the foreground in the files, over 0, got {foreground!r}."
+            )
+        self.foreground = float(foreground)
 
     def __call__(self, files: PathLike | Sequence[PathLike]) -> MetaTensor:
         paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
@@ -55,7 +57,10 @@ class LoadLabel(Transform):
     def _load(self, path: Path) -> MetaTensor:
         if not path.is_file():
             raise FileNotFoundError(f"Label file {path} does not exist.")
-        image: MetaTensor = LoadImage(image_only=True, ensure_channel_first=True)(path)
+        try:
+            image: MetaTensor = LoadImage(image_only=True, ensure_channel_first=True)(path)
+        except Exception as error:  # each of MONAI's readers has its own
+            raise ValueError(f"Label file {path} cannot be read: {error}") from error
         if len(image) != 1:
             raise ValueError(f"Label file {path} must hold one channel, got {len(image)}.")
         values = image.numpy()

@@ -44,7 +44,7 @@ class MarkovLabelNoise(Transform):
         smooth_radius: half-width of the smoothing kernel, in voxels; ``None`` is four ``smooth_sigma``.
         seed: of the whole data set.
 
-        The first four take one value, or one per channel.
+    The first four take one value, or one per channel.
 
     Raises:
         ValueError: when a parameter is out of range.
@@ -273,7 +273,7 @@ class RandDilateErodeLabel(RandomizableTransform):
 
     Example:
         >>> import numpy as np
-        >>> noise = RandDilateErodeLabel(1.0, radius=(1, 1)).set_random_state(0)
+        >>> noise = RandDilateErodeLabel(1.0, radius=(1, 1)).set_random_state(2)
         >>> noise(np.array([[0, 0, 1, 1, 1, 0]])).tolist()
         [[0, 0, 0, 1, 0, 0]]
     """

@@ -23,15 +23,33 @@ def test_sound_list_passes(case, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"id": "../up"}, ValueError, r"usable as a folder name, without slashes .*, got '\.\./up'\."),
-        ({"id": ".hidden"}, ValueError, r"not starting with a dot, got '\.hidden'"),
-        ({"id": ""}, ValueError, r"usable as a folder name.*got ''"),
+        ({"id": "../up"}, ValueError, r"must be a string that can name a file: without slashes, .*, got '\.\./up'\."),
+        ({"id": ".hidden"}, ValueError, r"not starting with a dot, .*got '\.hidden'"),
+        ({"id": ""}, ValueError, r"must be a string that can name a file.*got ''"),
         ({"id": "a\\b"}, ValueError, r"without slashes"),
-        ({"image": "missing.png"}, FileNotFoundError, r"missing\.png of case 'a' does not exist\."),
-        ({"label": ["gone.png"]}, FileNotFoundError, r"gone\.png of case 'a' does not exist\."),
-        ({"clean_label": "gone.png"}, FileNotFoundError, r"gone\.png of case 'a' does not exist\."),
+        ({"image": "missing.png"}, FileNotFoundError, r"missing\.png of case 'a' does not exist, or is no file\."),
+        ({"label": ["gone.png"]}, FileNotFoundError, r"gone\.png of case 'a' does not exist, or is no file\."),
+        ({"clean_label": "gone.png"}, FileNotFoundError, r"gone\.png of case 'a' does not exist, or is no file\."),
+        ({"id": 3}, ValueError, r"must be a string that can name a file.*got 3\."),
+        ({"id": "x" * 201}, ValueError, r"of at most 200 bytes"),
+        ({"id": "round.json"}, ValueError, r"must not be one of \('round\.json', 'manifest\.jsonl'\)"),
+        ({"label": []}, TypeError, r"'label' of case 'a' must be a file or a list of files, got \[\]\."),
+        ({"image": None}, TypeError, r"'image' of case 'a' must be a file or a list of files, got None\."),
     ],
-    ids=["path-trick", "hidden", "empty-id", "backslash", "image", "label", "clean-label"],
+    ids=[
+        "path-trick",
+        "hidden",
+        "empty-id",
+        "backslash",
+        "image",
+        "label",
+        "clean-label",
+        "number",
+        "long",
+        "reserved",
+        "no-file",
+        "none",
+    ],
 )
 def test_unsound_case_is_refused(case, change, error, message):
     with pytest.raises(error, match=message):
@@ -43,6 +61,12 @@ def test_unsound_list_is_refused(case):
         check_cases([])
     with pytest.raises(ValueError, match=r"ids of cases must be unique, got 'a' twice or more\."):
         check_cases([case, case])
+    with pytest.raises(ValueError, match=r"ids of cases must be unique"):
+        check_cases([case, case | {"id": "A"}])
+    with pytest.raises(ValueError, match=r"same number of label files, one per class, got \[1, 2\]\."):
+        check_cases([case | {"clean_label": [case["label"]] * 2}])
+    with pytest.raises(TypeError, match=r"cases must be a list of dictionaries, got 'abc'"):
+        check_cases(["abc"])
     with pytest.raises(KeyError, match=r"'a' has no 'label'"):
         check_cases([{"id": "a", "image": case["image"]}])
     with pytest.raises(ValueError, match=r"same number of label files, one per class, got \[1, 2\]\."):

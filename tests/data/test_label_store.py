@@ -285,9 +285,84 @@ def test_fixed_transform_is_refused_as_noise(tmp_path):
 
 def test_class_names_must_fit(tmp_path):
     with pytest.raises(
-        ValueError, match=r"class_names must be one name per label file of a case \(1\), got \['a', 'b'\]"
+        ValueError,
+        match=r"class_names must be one name per label file of a case \(1\), all different, got \['a', 'b'\]",
     ):
         LabelStore(tmp_path / "a", make_cases(tmp_path / "in"), class_names=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "a"], r"all different, got \['a', 'a'\]"),
+        (["a", "../../data/y"], r"A class name must be a string that can name a file: .*got '\.\./\.\./data/y'"),
+        (["a", "/etc/y"], r"A class name must be a string that can name a file"),
+        (["a", 3], r"A class name must be a string that can name a file"),
+    ],
+    ids=["repeated", "path-trick", "absolute", "number"],
+)
+def test_unfit_class_name_is_refused(tmp_path, names, message):
+    with pytest.raises(ValueError, match=message):
+        LabelStore(tmp_path / "a", make_cases(tmp_path / "in", classes=2), class_names=names)
+
+
+@pytest.mark.parametrize(("slope", "intercept"), [(0.5, 0), (256, 0), (1 / 255, 0), (2, -2)])
+def test_scaled_nifti_keeps_its_scale(tmp_path, slope, intercept):
+    cases = make_cases(tmp_path / "in", 1)
+    background = round(-intercept / slope)
+    foreground = 200 * slope + intercept
+    raw = np.where(blob((12, 14)), 200, background).astype(np.uint8)
+    image = nib.Nifti1Image(raw, np.eye(4))
+    image.header.set_slope_inter(slope, intercept)
+    nib.save(image, cases[0]["label"])
+    assert nib.load(cases[0]["label"]).dataobj.slope == pytest.approx(slope)
+    store = LabelStore(tmp_path / "store", [cases[0] | {"foreground": foreground}])
+    write_round(store, 1)
+    np.testing.assert_array_equal(store.read("case 0", 1), ~store.read("case 0", 0))
+    a, b = nib.load(cases[0]["label"]), nib.load(store.datalist(1)[0]["label"])
+    assert (a.dataobj.slope, a.dataobj.inter) == (b.dataobj.slope, b.dataobj.inter)
+    assert a.get_data_dtype() == b.get_data_dtype()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jpg", ".gif"])
+def test_type_that_loses_labels_is_refused_before_anything_is_done(tmp_path, suffix):
+    cases = make_cases(tmp_path / "in")
+    file = tmp_path / f"label{suffix}"
+    file.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"Label files must be of a type that can be written without loss, .*case 0"):
+        LabelStore(tmp_path / "store", [cases[0] | {"label": str(file)}])
+
+
+def test_store_is_not_opened_with_other_classes_or_cases(tmp_path):
+    cases = make_cases(tmp_path / "in", classes=2)
+    write_round(LabelStore(tmp_path / "store", cases, class_names=["a", "b"]), 1)
+    with pytest.raises(ValueError, match=r"class_names must be those of the rounds .*\['a', 'b'\], got \['b', 'a'\]"):
+        LabelStore(tmp_path / "store", cases, class_names=["b", "a"])
+    with pytest.raises(
+        ValueError, match=r"cases must be those of the rounds .*, but 'case 2' is in one only; choose another"
+    ):
+        LabelStore(tmp_path / "store", cases[:2], class_names=["a", "b"])
+
+
+def test_stray_folders_are_no_rounds(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    write_round(store, 1)
+    for name in ("round-001 (copy)", "round-1", "round-x"):
+        (store.root / name).mkdir()
+        (store.root / name / "round.json").write_text("{}")
+    assert store.rounds == [0, 1]
+
+
+def test_grid_of_a_case_is_checked(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    affine = np.diag([-0.7, -0.7, 3.0, 1.0])
+    store.check_grid("case 0", (12, 14), affine)
+    with pytest.raises(ValueError, match=r"case 'case 0' must have the same shape, got \(12, 13\) and \(12, 14\)\."):
+        store.check_grid("case 0", (12, 13), affine)
+    with pytest.raises(ValueError, match=r"case 'case 0' must have the same affine, got .*resample or reorient"):
+        store.check_grid("case 0", (12, 14), np.diag([0.7, -0.7, 3.0, 1.0]))
+    with pytest.raises(KeyError, match=r"case_id must be that of a case in the store, got 'x'"):
+        store.check_grid("x", (12, 14), affine)
 
 
 def test_folder_with_originals_is_refused(tmp_path):

@@ -11,13 +11,26 @@ from ignite.engine import Engine, Events
 from monai.data import CacheDataset, DataLoader, Dataset, PersistentDataset
 from monai.engines import SupervisedEvaluator, SupervisedTrainer
 from monai.handlers import LrScheduleHandler, MeanDice, from_engine
-from monai.transforms import AsDiscreted, BorderPadd, Compose, Flipd, LoadImaged, Rotate90d, SelectItemsd, Spacingd
+from monai.transforms import (
+    AsDiscreted,
+    BorderPadd,
+    Compose,
+    ConcatItemsd,
+    CopyItemsd,
+    EnsureTyped,
+    Flipd,
+    LoadImaged,
+    Rotate90d,
+    SelectItemsd,
+    Spacingd,
+)
 from monai.utils import convert_to_tensor
 
 from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
 from monai_sc.transforms import LoadLabeld
+from monai_sc.transforms.distance import voxel_size
 
 SIZE = 40
 AFFINE = np.diag([0.5, 0.5, 0.5, 1.0])
@@ -421,22 +434,60 @@ def test_finished_run_does_not_train_again(tmp_path):
     assert abs(trainer.network.offset.item()) < 1
 
 
+def write_foreign_rounds(store, *numbers):
+    for number in numbers:
+        with store.write_round(number, {}) as writer:
+            for case in store.cases:
+                writer.write(case["id"], store.read(case["id"], 0))
+
+
 def test_round_written_just_before_a_kill_is_made_again(tmp_path):
-    trainer, _handler, store = build(tmp_path)
-    with store.write_round(1, {}) as writer:
-        for case in store.cases:
-            writer.write(case["id"], np.zeros_like(store.read(case["id"], 0)))
+    trainer, handler, store = build(tmp_path)
+    write_foreign_rounds(store, 1)
+    handler.load_state_dict(handler.state_dict())  # what a checkpoint of the first round does
     trainer.run()
     assert store.rounds == [0, 1]
     assert label_dice(store, 1) > 0.97
 
 
+@pytest.mark.parametrize("epochs", [1, 3], ids=["one-epoch-rounds", "three-epoch-rounds"])
+def test_kill_between_round_and_checkpoint_is_made_good(tmp_path, monkeypatch, epochs):
+    def attach():
+        trainer, handler, store = build(tmp_path, epochs=epochs, rounds=1)
+        parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
+        resume = ResumeHandler(tmp_path / "checkpoint.pt", parts)
+        resume.attach(trainer)
+        return trainer, handler, store
+
+    trainer, handler, store = attach()
+    use = handler._use_labels
+
+    def die_after_the_first_round(engine, number):
+        use(engine, number)
+        if number == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(handler, "_use_labels", die_after_the_first_round)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert store.rounds == [0, 1]
+    trainer, handler, store = attach()
+    trainer.run()
+    assert handler.history[-1]["stop_reason"]
+    assert trainer.state.epoch == 2 * epochs
+
+
+def test_finished_round_is_not_deleted_without_its_checkpoint(tmp_path):
+    build(tmp_path)[0].run()
+    trainer, _, store = build(tmp_path)
+    with pytest.raises(ValueError, match=r"holds the rounds \[1\], which this run has not made; load the checkpoint"):
+        trainer.run()
+    assert store.rounds == [0, 1]
+
+
 def test_store_of_another_run_is_refused(tmp_path):
     trainer, _handler, store = build(tmp_path)
-    for number in (1, 2):
-        with store.write_round(number, {}) as writer:
-            for case in store.cases:
-                writer.write(case["id"], store.read(case["id"], 0))
+    write_foreign_rounds(store, 1, 2)
     with pytest.raises(
         ValueError, match=r"holds the rounds \[1, 2\], which this run has not made; load the checkpoint"
     ):
@@ -471,7 +522,7 @@ def test_output_on_another_grid_is_refused(tmp_path):
 def test_empty_clean_set_is_refused(tmp_path):
     trainer, handler, _store = build(tmp_path)
     handler.clean_loader = DataLoader(Dataset([]))
-    with pytest.raises(ValueError, match=r"clean_loader must hold at least one clean case, got none\."):
+    with pytest.raises(ValueError, match=r"clean_loader must hold at least one case, got none\."):
         trainer.run()
 
 
@@ -514,3 +565,123 @@ def test_other_engine_is_refused(tmp_path):
     _, handler, _ = build(tmp_path)
     with pytest.raises(TypeError, match=r"engine must be a monai\.engines\.SupervisedTrainer, got Engine\."):
         handler.attach(Engine(lambda e, b: None))
+
+
+def test_image_and_label_of_different_orientation_are_refused(tmp_path):
+    trainer, _, store = build(tmp_path)
+    for case in store.cases:  # the same picture in space, its first axis stored the other way round
+        image = nib.load(case["image"])
+        turned = np.asarray(image.dataobj)[::-1].copy()
+        nib.save(nib.Nifti1Image(turned, image.affine @ np.diag([-1, 1, 1, 1])), case["image"])
+    with pytest.raises(ValueError, match=r"Image and label files of case 'case0' must have the same affine, got"):
+        trainer.run()
+    assert store.rounds == [0]
+
+
+def test_lost_metadata_are_refused(tmp_path):
+    trainer, _, _ = build(tmp_path, transforms=[Flipd("image", 0), EnsureTyped("image", track_meta=False)])
+    with pytest.raises(TypeError, match=r"relabel_loader must give images as MetaTensor, got a plain tensor"):
+        trainer.run()
+
+
+def test_transform_that_cannot_be_inverted_is_refused(tmp_path):
+    other = [CopyItemsd("image", names="scan"), Flipd("scan", 0), ConcatItemsd("scan", name="image")]
+    trainer, _, _ = build(tmp_path, transforms=other)
+    with pytest.raises(ValueError, match=r"must act on 'image' .*, but these could not be inverted: Flip\."):
+        trainer.run()
+
+
+def test_training_data_keep_their_own_cases_and_keys(tmp_path):
+    trainer, _, store = build(tmp_path, epochs=4, rounds=1)
+    extra = make_cases(tmp_path / "more", 1, 0.0, "extra")
+    own = [*extra, *({**case, "weight": np.ones(3)} for case in store.datalist()[::-1][:3])]
+    trainer.data_loader.dataset.data = own
+    trainer.state.epoch_length = len(trainer.data_loader)
+    trainer.run()
+    data = trainer.data_loader.dataset.data
+    assert [case["id"] for case in data] == ["extra0", "case5", "case4", "case3"]
+    assert data[0]["label"] == extra[0]["label"]
+    assert data[1]["label"] == store.datalist(1)[5]["label"]
+    assert "weight" in data[1]
+
+
+def test_case_with_nothing_left_keeps_its_label(tmp_path, caplog):
+    trainer, _, store = build(tmp_path, rounds=1)
+    lost = store.cases[0]
+    image = nib.load(lost["image"])
+    nib.save(nib.Nifti1Image(np.full(image.shape, -50, dtype=np.float32), image.affine), lost["image"])
+    with caplog.at_level(logging.WARNING):
+        trainer.run()
+    np.testing.assert_array_equal(store.read("case0", 1), store.read("case0", 0))
+    assert "disc: in 1 cases nothing of it is left; they keep their labels of this class." in caplog.text
+
+
+def test_failed_relabelling_is_not_taken_for_a_round(tmp_path, monkeypatch):
+    trainer, handler, store = build(tmp_path)
+    monkeypatch.setattr(handler, "_relabel", lambda *args: (_ for _ in ()).throw(OSError("no room")))
+    with pytest.raises(OSError, match="no room"):
+        trainer.run()
+    assert handler.history == []
+    assert store.rounds == [0]
+
+
+@pytest.mark.parametrize(
+    ("loader", "change", "error", "message"),
+    [
+        (
+            "relabel_loader",
+            lambda d: d.pop("id") and d,
+            KeyError,
+            r"batches of relabel_loader must hold .* 'id' is missing",
+        ),
+        (
+            "clean_loader",
+            lambda d: {"image": d["image"]},
+            KeyError,
+            r"batches of clean_loader must hold .* 'label' is miss",
+        ),
+        (
+            "relabel_loader",
+            None,
+            TypeError,
+            r"relabel_loader must be a DataLoader over a MONAI data set with a transform",
+        ),
+    ],
+    ids=["no-id", "no-clean-label", "subset"],
+)
+def test_unfit_loader_is_refused_at_the_start(tmp_path, loader, change, error, message):
+    trainer, handler, _ = build(tmp_path)
+    old = getattr(handler, loader).dataset
+    dataset = (
+        torch.utils.data.Subset(old, [0]) if change is None else Dataset(old.data, Compose([old.transform, change]))
+    )
+    setattr(handler, loader, DataLoader(dataset, batch_size=2))
+    with pytest.raises(error, match=message):
+        trainer.run()
+    assert trainer.state.iteration == 0
+
+
+def test_training_data_without_ids_are_refused(tmp_path):
+    trainer, _, _ = build(tmp_path)
+    trainer.data_loader.dataset.data = [{"image": "a", "label": "b"}]
+    with pytest.raises(TypeError, match=r"a list of dictionaries with 'id' and 'label', got Dataset\."):
+        trainer.run()
+
+
+def test_resume_without_this_handler_is_refused(tmp_path):
+    trainer, handler, _ = build(tmp_path)
+    ResumeHandler(tmp_path / "checkpoint.pt", {"trainer": trainer, "model": trainer.network}).attach(trainer)
+    trainer.run()
+    trainer, handler, _ = build(tmp_path / "other")
+    ResumeHandler(tmp_path / "checkpoint.pt", {"trainer": trainer, "model": trainer.network}).attach(trainer)
+    trainer.state.max_epochs = 48
+    with pytest.raises(
+        ValueError, match=r"goes on at epoch 25 .* must have finished 2 rounds, got 0: save and load this"
+    ):
+        trainer.run()
+    assert handler.history == []
+
+
+def test_slice_that_is_not_axial_has_the_size_of_its_pixels():
+    affine = np.array([[0.5, 0, 0, 0], [0, 0, 2, 0], [0, 0.8, 0, 0], [0, 0, 0, 1.0]])
+    assert voxel_size(affine, 2) == (0.5, 0.8)

