@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from monai.data import DataLoader, MetaTensor, decollate_batch
 from monai.engines import Evaluator, SupervisedTrainer
 from monai.inferers import Inferer
 from monai.networks.utils import eval_mode
-from monai.transforms import Compose, Invertd
+from monai.transforms import Compose
 from monai.utils import MetaKeys
 from rich.progress import track
 
@@ -24,7 +24,7 @@ from monai_sc.functional.bias import REGIONS
 from monai_sc.functional.checks import binary_mask, check_choice, check_same_shape
 from monai_sc.functional.correction import REPRESENTATIONS
 from monai_sc.functional.distance import METRICS
-from monai_sc.transforms.distance import spacing_of, voxel_size
+from monai_sc.transforms.file_grid import file_grid, invert_to_file
 
 __all__ = ["SpatialCorrectionHandler"]
 
@@ -259,26 +259,11 @@ class SpatialCorrectionHandler:
 
     def _to_file_grid(self, case: Mapping[str, Any], scores: torch.Tensor) -> torch.Tensor:
         """Bring scores from the grid of the relabel loader's images to that of the case's label files."""
-        image = case["image"]
-        if not isinstance(image, MetaTensor):
-            raise TypeError(
-                "relabel_loader must give images as MetaTensor, got a plain tensor: without the metadata, labels "
-                "cannot be brought back to the grid of their files (track_meta=True keeps them)."
-            )
         dataset: Any = self.relabel_loader.dataset
-        result = MetaTensor(scores, meta=image.meta, applied_operations=[])
-        if image.applied_operations:
-            invert = Invertd("pred", dataset.transform, orig_keys="image", nearest_interp=False)
-            result = invert({"image": image, "pred": result})["pred"]
-            if result.applied_operations:
-                names = ", ".join(str(operation["class"]) for operation in result.applied_operations)
-                raise ValueError(
-                    f"Every spatial transform of relabel_loader must act on 'image' in its data set's own transform, "
-                    f"but these could not be inverted: {names}."
-                )
-        if MetaKeys.ORIGINAL_AFFINE in image.meta:
-            self.store.check_grid(case["id"], result.shape[1:], image.meta[MetaKeys.ORIGINAL_AFFINE])
-        return result.as_tensor()
+        result = invert_to_file(scores, case["image"], dataset.transform)
+        if MetaKeys.ORIGINAL_AFFINE in case["image"].meta:
+            self.store.check_grid(case["id"], result.shape[1:], case["image"].meta[MetaKeys.ORIGINAL_AFFINE])
+        return result
 
     def _predict(
         self, engine: SupervisedTrainer, loader: DataLoader, description: str
@@ -300,27 +285,6 @@ class SpatialCorrectionHandler:
                         )
                     yield case, logits
 
-    def _grid(self, image: torch.Tensor) -> tuple[dict[str, Any], float, float]:
-        """Return how to measure on the grid of ``image``, in voxels of the file that it came from.
-
-        The first is the metric and the spacing to measure with, the second what a unit of it is in voxels of the file,
-        the third the size of such a voxel in mm, ``nan`` if it is not known.
-        """
-        size = spacing_of(image)
-        if size is None:
-            return {"metric": self.metric, "spacing": None}, 1.0, math.nan if self.voxel_mm is None else self.voxel_mm
-        image = cast(MetaTensor, image)
-        affine = image.meta.get(MetaKeys.ORIGINAL_AFFINE)
-        if affine is not None:
-            voxel = min(voxel_size(affine, len(size)))
-        else:  # a file without geometry, such as a PNG, whose affine was the identity when it was loaded
-            voxel = 1.0 if image.applied_operations else min(size)
-        known = math.nan if affine is None else float(voxel)
-        millimetres = known if self.voxel_mm is None else self.voxel_mm
-        if self.metric == "taxicab":
-            return {"metric": self.metric, "spacing": None}, min(size) / voxel, millimetres
-        return {"metric": self.metric, "spacing": [s / voxel for s in size]}, 1.0, millimetres
-
     def _evaluate(self, engine: SupervisedTrainer, number: int) -> tuple[BoundaryBias, dict[str, Any]]:
         if self.evaluator is not None and self.evaluator.state.epoch != engine.state.epoch:
             self.evaluator.run(engine.state.epoch)
@@ -329,10 +293,13 @@ class SpatialCorrectionHandler:
             label = case["label"]
             check_same_shape(logits, label, ("The network's output", "the clean label"))
             prediction = (logits >= 0).numpy()
-            measure, unit, size = self._grid(case["image"])
-            displacements.append(unit * boundary_displacement(prediction, label, region=self.region, **measure))
+            grid = file_grid(case["image"], self.metric)
+            displacement = boundary_displacement(
+                prediction, label, region=self.region, metric=self.metric, spacing=grid.spacing
+            )
+            displacements.append(grid.unit * displacement)
             scores.append(dice(prediction, binary_mask(label)))
-            sizes.append(size)
+            sizes.append(grid.voxel_mm if self.voxel_mm is None else self.voxel_mm)
         if not displacements:
             raise ValueError("clean_loader must hold at least one clean case, got none.")
         bias = boundary_bias(np.stack(displacements))
@@ -404,9 +371,14 @@ class SpatialCorrectionHandler:
         size = 0
         with self.store.write_round(number + 1, done, previous=number) as writer:
             for case, logits in self._predict(engine, self.relabel_loader, f"Round {number}: relabelling"):
-                measure, unit, _ = self._grid(case["image"])
+                grid = file_grid(case["image"], self.metric)
                 scores: Any = correct_boundary(
-                    logits, (shift / unit).tolist(), representation=self.representation, gamma=self.gamma, **measure
+                    logits,
+                    (shift / grid.unit).tolist(),
+                    representation=self.representation,
+                    gamma=self.gamma,
+                    metric=self.metric,
+                    spacing=grid.spacing,
                 )
                 # The label is scores >= 0, but where the inverse of a crop pads, 0 must be background.
                 scores = torch.where(scores == 0, torch.finfo(torch.float32).tiny, scores)

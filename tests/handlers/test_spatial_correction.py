@@ -30,7 +30,6 @@ from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
 from monai_sc.transforms import LoadLabeld
-from monai_sc.transforms.distance import voxel_size
 
 SIZE = 40
 AFFINE = np.diag([0.5, 0.5, 0.5, 1.0])
@@ -680,8 +679,3 @@ def test_resume_without_this_handler_is_refused(tmp_path):
     ):
         trainer.run()
     assert handler.history == []
-
-
-def test_slice_that_is_not_axial_has_the_size_of_its_pixels():
-    affine = np.array([[0.5, 0, 0, 0], [0, 0, 2, 0], [0, 0.8, 0, 0], [0, 0, 0, 1.0]])
-    assert voxel_size(affine, 2) == (0.5, 0.8)

@@ -1,0 +1,79 @@
+"""The grid of the file that an image came from: measuring in its voxels, and bringing predictions back to it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from monai.data import MetaTensor
+from monai.transforms import Compose, Invertd
+from monai.utils import MetaKeys
+
+from monai_sc.transforms.distance import spacing_of, voxel_size
+
+__all__ = ["FileGrid", "file_grid", "invert_to_file"]
+
+
+@dataclass(frozen=True)
+class FileGrid:
+    """How to measure on the grid of an image in voxels of its file: of their smallest side, where they are anisotropic.
+
+    Attributes:
+        spacing: to measure with; ``None`` for the taxicab metric, which counts voxels.
+        unit: what a distance of 1, measured so, is in voxels of the file.
+        voxel_mm: size of such a voxel in mm, ``nan`` if the file does not say it.
+    """
+
+    spacing: tuple[float, ...] | None
+    unit: float
+    voxel_mm: float
+
+
+def file_grid(image: torch.Tensor, metric: str) -> FileGrid:
+    """Return how to measure on the grid of ``image`` ``(channels, *spatial)``, whatever its transforms have done.
+
+    A plain tensor, which knows nothing of its file, is taken for the file's own grid.
+    """
+    size = spacing_of(image)
+    if size is None or not isinstance(image, MetaTensor):
+        return FileGrid(None, 1.0, math.nan)
+    affine = image.meta.get(MetaKeys.ORIGINAL_AFFINE)
+    # A file without geometry, such as a PNG, had the identity for its affine when it was loaded.
+    voxel = 1.0 if image.applied_operations else min(size)
+    voxel_mm = math.nan
+    if affine is not None:
+        voxel = voxel_mm = min(voxel_size(affine, len(size)))
+    if metric == "taxicab":
+        return FileGrid(None, min(size) / voxel, voxel_mm)
+    return FileGrid(tuple(s / voxel for s in size), 1.0, voxel_mm)
+
+
+def invert_to_file(scores: torch.Tensor, image: torch.Tensor, transform: Compose) -> torch.Tensor:
+    """Bring ``scores`` ``(classes, *spatial)`` from the grid of ``image`` back to that of the file it came from.
+
+    Args:
+        scores: on the grid of ``image``; resampled as the image was.
+        image: as ``transform`` returned it under the key ``image``.
+        transform: every spatial operation of it that acted on the image is inverted.
+
+    Raises:
+        TypeError: when ``image`` has lost its metadata.
+        ValueError: when an operation on the image is not one of ``transform``.
+    """
+    if not isinstance(image, MetaTensor):
+        raise TypeError(
+            "relabel_loader must give images as MetaTensor, got a plain tensor: without the metadata, labels "
+            "cannot be brought back to the grid of their files (track_meta=True keeps them)."
+        )
+    if not image.applied_operations:
+        return scores
+    invert = Invertd("pred", transform, orig_keys="image", nearest_interp=False)
+    result: MetaTensor = invert({"image": image, "pred": MetaTensor(scores)})["pred"]
+    if result.applied_operations:
+        names = ", ".join(str(operation["class"]) for operation in result.applied_operations)
+        raise ValueError(
+            "Every spatial transform of relabel_loader must act on 'image' in its data set's own transform, "
+            f"but these could not be inverted: {names}."
+        )
+    return result.as_tensor()
