@@ -128,6 +128,7 @@ def _draw_dice(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Se
     axes.set_title("Dice of the predictions on the clean cases", fontsize=11)
     axes.set_ylabel("Dice")
     axes.set_xticks(rounds, [f"round {r}" for r in rounds])
+    axes.margins(x=0.12)
     axes.grid(axis="y", color="0.9")
     axes.legend(fontsize=9)
 
