@@ -302,7 +302,13 @@ class SpatialCorrectionHandler:
             sizes.append(grid.voxel_mm if self.voxel_mm is None else self.voxel_mm)
         if not displacements:
             raise ValueError("clean_loader must hold at least one clean case, got none.")
-        bias = boundary_bias(np.stack(displacements))
+        values = np.stack(displacements)
+        if self._best and np.isnan(values).all():  # the network has collapsed: an earlier round is better, and is kept
+            undefined = np.full(values.shape[1], np.nan)
+            used = np.zeros(values.shape[1], dtype=np.int64)
+            bias = BoundaryBias(undefined, np.stack([undefined] * 2, axis=1), used, used + len(values))
+        else:
+            bias = boundary_bias(values)
         if len(bias.mean) != len(self.store.class_names):
             raise ValueError(
                 f"The network must have one output channel per class of the store {self.store.class_names}, "
