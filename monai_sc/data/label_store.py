@@ -323,10 +323,9 @@ class LabelStore:
 
     def _files(self, folder: Path, case: Mapping[str, Any]) -> list[Path]:
         sources = files_of(case)
-        names = self.class_names if len(sources) > 1 else ["label"]
         return [
             folder / str(case["id"]) / f"{name}{file_suffix(source)}"
-            for name, source in zip(names, sources, strict=True)
+            for name, source in zip(self.class_names, sources, strict=True)
         ]
 
 

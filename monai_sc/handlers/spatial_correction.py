@@ -28,6 +28,8 @@ from monai_sc.transforms.file_grid import file_grid, invert_to_file
 
 __all__ = ["SpatialCorrectionHandler"]
 
+LEARNT_DICE = 0.5  # under it, on the clean cases, a prediction is mostly wrong, and so is its bias
+
 
 class SpatialCorrectionHandler:
     r"""Correct the labels of a MONAI ``SupervisedTrainer`` after every ``epochs_per_round`` epochs, and train again.
@@ -337,6 +339,12 @@ class SpatialCorrectionHandler:
                 *(number, name, bias.mean[k], millimetres, low, high, bias.num_used[k], bias.num_skipped[k]),
                 record["clean_dice"][k],
             )
+            if record["clean_dice"][k] < LEARNT_DICE:
+                engine.logger.warning(
+                    "Round %d, %s: with a Dice of %.2f on the clean cases the network has not learnt it, and its bias "
+                    "means little; train longer.",
+                    *(number, name, record["clean_dice"][k]),
+                )
             if math.isnan(bias.mean[k]):
                 engine.logger.warning(
                     "Round %d, %s: the bias is undefined, since in every clean case the label or the prediction is "
@@ -355,7 +363,7 @@ class SpatialCorrectionHandler:
         if np.all((low <= 0) & (high >= 0)):
             return "the interval of the bias contains 0 for every class"
         if engine.state.epoch >= engine.state.max_epochs:
-            return "the last round of training is over"
+            return "the last round of training is over, the bias is not under one voxel yet"
         return ""
 
     def _relabel(self, engine: SupervisedTrainer, bias: BoundaryBias, record: dict[str, Any]) -> list[int]:

@@ -48,7 +48,8 @@ def plot_correction(
 
     Args:
         cases: each with ``id``, ``image`` ``(*spatial)`` in 2D or 3D, and boolean masks ``(classes, *spatial)``
-            ``given``, ``corrected`` and, where known, ``clean``. Of a volume the slice with the most change is shown.
+            ``given`` and, unless ``None``, ``corrected`` and ``clean``. Of a volume the slice with the most change is
+            shown.
         history: the records of :py:class:`monai_sc.handlers.SpatialCorrectionHandler`.
         class_names: one per class.
     """
@@ -63,12 +64,12 @@ def plot_correction(
         whole = figure.add_subplot(grid[row, 0])
         draw_boundaries(whole, image, masks, width=1.0)
         whole.set_title(str(case["id"]), fontsize=10)
-        window = _window_of_change(masks["given"], masks["corrected"])
+        window = _window_of(masks["given"] ^ masks.get("corrected", np.zeros_like(masks["given"])))
         detail = figure.add_subplot(grid[row, 1])
         draw_boundaries(
             detail, image[window], {name: mask[(slice(None), *window)] for name, mask in masks.items()}, width=2.0
         )
-        detail.set_title("where it changed most", fontsize=10)
+        detail.set_title("where it changed most" if "corrected" in masks else "detail", fontsize=10)
     names = {"clean": "clean label", "given": "label as given", "corrected": "corrected label"}
     lines = [Line2D([], [], color=BOUNDARY_COLOURS[n], lw=3, label=text) for n, text in names.items() if n in shown]
     figure.legend(handles=lines, loc="outside upper left", ncols=3, facecolor="#404040", labelcolor="white")
@@ -82,15 +83,15 @@ def _as_slice(case: Mapping[str, Any]) -> tuple[np.ndarray, dict[str, np.ndarray
     image = case["image"]
     masks = {name: case[name] for name in BOUNDARY_COLOURS if case.get(name) is not None}
     if image.ndim == 3:
-        change = (masks["given"] ^ masks["corrected"]).sum(axis=(0, 1, 2))
+        change = (masks["given"] ^ masks.get("corrected", masks["given"])).sum(axis=(0, 1, 2))
         best = int(np.argmax(change if change.any() else masks["given"].sum(axis=(0, 1, 2))))
         image, masks = image[..., best], {name: mask[..., best] for name, mask in masks.items()}
     return image, masks
 
 
-def _window_of_change(given: np.ndarray, corrected: np.ndarray) -> tuple[slice, slice]:
-    """Return a window of a third of the image around the densest change."""
-    change = (given ^ corrected).any(axis=0).astype(np.float32)
+def _window_of(mask: np.ndarray) -> tuple[slice, slice]:
+    """Return a window of a third of the image where ``mask`` is densest."""
+    change = mask.any(axis=0).astype(np.float32)
     size = [max(n // 3, 8) for n in change.shape]
     centre = np.unravel_index(int(np.argmax(uniform_filter(change, size, mode="constant"))), change.shape)
     starts = [int(np.clip(c - s // 2, 0, n - s)) for c, s, n in zip(centre, size, change.shape, strict=True)]

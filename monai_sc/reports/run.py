@@ -34,8 +34,9 @@ def summarise_run(
 
     Returns:
         ``classes``, ``rounds`` (the history), ``kept_round``, ``label_dice`` and ``test_dice`` (by name, one value per
-        class), and ``recovered``: the part of the mean test Dice lost to label noise that the correction gave back,
-        ``None`` where a network to compare with is missing or nothing was lost.
+        class; nothing of corrected labels if no correction was kept), and ``recovered``: the part of the mean test Dice
+        lost to label noise that the correction gave back, ``None`` where a network to compare with is missing or
+        nothing was lost.
 
     Raises:
         ValueError: when ``history`` is empty, or shorter than the round in force.
@@ -50,10 +51,11 @@ def summarise_run(
         clean = store.read_clean(str(case["id"]))
         if clean is not None:
             scores["given"].append(dice(store.read(str(case["id"]), 0), clean))
-            scores["corrected"].append(dice(store.read(str(case["id"]), kept), clean))
+            if kept:
+                scores["corrected"].append(dice(store.read(str(case["id"]), kept), clean))
     test = {
         "trained on given labels": history[0]["metrics"].get(TEST_DICE),
-        "trained on corrected labels": history[kept]["metrics"].get(TEST_DICE),
+        "trained on corrected labels": history[kept]["metrics"].get(TEST_DICE) if kept else None,
         "trained on clean labels": (reference or {}).get(TEST_DICE),
     }
     test = {name: np.atleast_1d(value).tolist() for name, value in test.items() if value is not None}
@@ -93,6 +95,8 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
         rounds.add_row(f"{record['round']}{kept}", *cells, f"{np.mean(record['clean_dice']):.3f}")
     console.print(rounds)
     console.print(f"Stopped after round {results['rounds'][-1]['round']}: {results['rounds'][-1]['stop_reason']}.")
+    if not results["kept_round"]:
+        console.print("No correction was kept: the labels in force are those that were given.")
     if results["recovered"] is not None:
         console.print(
             f"The correction recovered {100 * results['recovered']:.0f} % of the test Dice that the noise cost."
@@ -146,7 +150,7 @@ def write_report(
             "id": name,
             "image": LoadImage(image_only=True, ensure_channel_first=True)(images[name]).numpy()[0],
             "given": store.read(name, 0),
-            "corrected": store.read(name),
+            "corrected": store.read(name) if results["kept_round"] else None,
             "clean": store.read_clean(name),
         }
         for name in chosen

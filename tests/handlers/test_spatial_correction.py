@@ -192,8 +192,17 @@ def test_unbiased_labels_stay_as_they_are(tmp_path):
 def test_loop_ends_at_the_last_epoch(tmp_path):
     trainer, handler, store = build(tmp_path, rounds=0)
     trainer.run()
-    assert handler.history[-1]["stop_reason"] == "the last round of training is over"
+    assert handler.history[-1]["stop_reason"].startswith("the last round of training is over")
     assert store.rounds == [0]
+
+
+def test_network_that_has_learnt_nothing_is_called_so(tmp_path, caplog):
+    trainer, _, _ = build(tmp_path, network=Offset(-6.0), rounds=0)
+    trainer.optimizer.param_groups[0]["lr"] = 0.0
+    with caplog.at_level(logging.WARNING):
+        trainer.run()
+    assert "Round 0, disc: with a Dice of 0." in caplog.text
+    assert "the network has not learnt it, and its bias means little; train longer." in caplog.text
 
 
 def test_interval_around_zero_stops_the_loop(tmp_path):
