@@ -1,20 +1,48 @@
-"""Simulated annotation error: the Markov process on the boundary, flips, and dilation or erosion."""
+"""The Markov label noise: a boundary that marches step by step, and flips of single voxels."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 from monai.config import NdarrayOrTensor
 from monai.utils import convert_to_dst_type
 from scipy import ndimage
+from typing_extensions import Required, Unpack
 
+from monai_sc.functional.boundary_list import march
 from monai_sc.functional.checks import binary_mask, check_choice, check_spacing, per_channel
 
-__all__ = ["case_seed", "check_markov_parameters", "markov_label_noise", "shift_boundary"]
+__all__ = [
+    "MarkovParameters",
+    "acquisition_axis",
+    "case_seed",
+    "channel_parameters",
+    "check_markov_parameters",
+    "draw_steps",
+    "markov_label_noise",
+]
 
 SMOOTHING = (None, "before_flips", "after_flips")
+PER_CHANNEL = ("num_steps", "expansion_prob", "march_prob", "flip_prob")
+
+
+class MarkovParameters(TypedDict, total=False):
+    """The parameters of the Markov label noise, which :py:func:`markov_label_noise` explains."""
+
+    num_steps: Required[int | Sequence[int]]
+    expansion_prob: Required[float | Sequence[float]]
+    march_prob: Required[float | Sequence[float]]
+    flip_prob: float | Sequence[float]
+    smoothing: str | None
+    smooth_sigma: float
+    smooth_radius: int | None
+    step_size: float | None
+    in_plane: bool
+    slice_axis: int | None
+    slice_correlation: float
 
 
 def case_seed(seed: int, case_id: str) -> int:
@@ -27,34 +55,43 @@ def case_seed(seed: int, case_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}:{case_id}".encode(), digest_size=8).digest(), "big")
 
 
-def check_markov_parameters(
-    *,
-    num_steps: int | Sequence[int],
-    expansion_prob: float | Sequence[float],
-    march_prob: float | Sequence[float],
-    flip_prob: float | Sequence[float],
-    smoothing: str | None,
-    smooth_sigma: float,
-    smooth_radius: int | None,
-) -> None:
+def check_markov_parameters(**parameters: Unpack[MarkovParameters]) -> None:
     """Refuse parameters outside the range that :py:func:`markov_label_noise` states.
 
     Raises:
+        TypeError: when a parameter is missing, or there is none of such a name.
         ValueError: naming the first parameter that is out of range.
     """
+    for name in parameters.keys() - MarkovParameters.__annotations__.keys():
+        raise TypeError(
+            f"{name} is no parameter of the Markov label noise; these are {', '.join(MarkovParameters.__annotations__)}."
+        )
+    for name in PER_CHANNEL[:3]:
+        if name not in parameters:
+            raise TypeError(f"{name} must be given.")
+    num_steps = parameters["num_steps"]
     if not all(t >= 0 and np.isfinite(t) and t == int(t) for t in np.ravel(num_steps)):
         raise ValueError(f"num_steps must be a whole number of at least 0, got {num_steps}.")
-    probabilities = {"expansion_prob": expansion_prob, "march_prob": march_prob, "flip_prob": flip_prob}
+    probabilities = {
+        "expansion_prob": parameters["expansion_prob"],
+        "march_prob": parameters["march_prob"],
+        "flip_prob": parameters.get("flip_prob", 0),
+        "slice_correlation": parameters.get("slice_correlation", 0),
+    }
     for name, value in probabilities.items():
         if not all(0 <= p <= 1 for p in np.ravel(value)):
             raise ValueError(f"{name} must be a probability in [0, 1], got {value}.")
-    check_choice(smoothing, SMOOTHING, "smoothing")
-    if not smooth_sigma > 0:
-        raise ValueError(
-            f"smooth_sigma must be more than 0 voxels, got {smooth_sigma}; smoothing=None switches it off."
-        )
-    if smooth_radius is not None and smooth_radius < 1:
-        raise ValueError(f"smooth_radius must be at least 1 voxel or None, got {smooth_radius}.")
+    check_choice(parameters.get("smoothing"), SMOOTHING, "smoothing")
+    sigma, radius = parameters.get("smooth_sigma", 1), parameters.get("smooth_radius")
+    if not (sigma > 0 and np.isfinite(sigma)):
+        raise ValueError(f"smooth_sigma must be more than 0 voxels, got {sigma}; smoothing=None switches it off.")
+    if radius is not None and radius < 1:
+        raise ValueError(f"smooth_radius must be at least 1 voxel or None, got {radius}.")
+    step_size, axis = parameters.get("step_size"), parameters.get("slice_axis")
+    if step_size is not None and not step_size > 0:
+        raise ValueError(f"step_size must be more than 0, or None for the smallest side of a voxel, got {step_size}.")
+    if axis is not None and not (axis in (0, 1, 2) and parameters.get("in_plane")):
+        raise ValueError(f"slice_axis must be 0, 1 or 2, and goes with in_plane=True only, got {axis}.")
 
 
 def markov_label_noise(
@@ -67,6 +104,11 @@ def markov_label_noise(
     smoothing: str | None = None,
     smooth_sigma: float = 1.0,
     smooth_radius: int | None = None,
+    step_size: float | None = None,
+    in_plane: bool = False,
+    slice_axis: int | None = None,
+    slice_correlation: float = 0.9,
+    spacing: Sequence[float] | None = None,
     seed: int,
 ) -> NdarrayOrTensor:
     r"""Move the boundary of each channel of ``label`` ``(channels, *spatial)`` by a Markov process, then flip voxels.
@@ -77,6 +119,13 @@ def markov_label_noise(
     and the clean label agree flips with probability :math:`\theta_3`. (Yao et al., ICLR 2023, Definition 1.)
     There are 4 face neighbours in 2D and 6 in 3D; what lies outside the image is neither foreground nor background.
 
+    Two things go beyond the paper. With ``spacing`` a step is a distance :math:`h` in mm, so that the boundary moves
+    equally fast along short and long sides of voxels: along an axis of spacing :math:`s` a voxel moves with probability
+    :math:`\theta_2 h / s`, and with the largest of these where it has neighbours of the other class along several axes.
+    With ``in_plane`` each slice is drawn on its own, as people annotate; whether a step expands is drawn for each
+    slice, and is that of the slice before with probability ``slice_correlation``, which is then the correlation of
+    neighbouring slices.
+
     Args:
         label: 0 and 1 only, any dtype. A channel that is empty or full has no boundary, so it gets flips only.
         num_steps: :math:`T`, at least 0; the boundary moves at most this many voxels.
@@ -85,10 +134,16 @@ def markov_label_noise(
         flip_prob: :math:`\theta_3` in ``[0, 1]``.
         smoothing: ``None``, or a Gaussian filter with a threshold of 0.5, ``"before_flips"`` as the paper says, or
             ``"after_flips"`` as its released masks were made: then every voxel may flip, whether or not it agrees.
-        smooth_sigma: standard deviation of the filter, in voxels.
-        smooth_radius: where the filter is cut off, in voxels from its centre; ``None`` is four ``smooth_sigma``. The
-            released masks were made with 2 and a ``smooth_sigma`` of 2.
-        seed: of this call's own generator; a channel's draw depends on it and on the channel's number only.
+        smooth_sigma: standard deviation of the filter, in voxels; with ``spacing``, in steps.
+        smooth_radius: where the filter is cut off, in the unit of ``smooth_sigma`` from its centre; ``None`` is four
+            ``smooth_sigma``. The released masks were made with 2 and a ``smooth_sigma`` of 2.
+        step_size: :math:`h`, in the unit of ``spacing``, at most its smallest value, which ``None`` stands for.
+        in_plane: draw the slices of a volume one by one.
+        slice_axis: the spatial axis along which slices lie; ``None`` is the one of the largest spacing (the last of
+            these).
+        slice_correlation: of the steps of neighbouring slices, in ``[0, 1]``.
+        spacing: size of a voxel along each spatial axis, in mm.
+        seed: of this call's own generators; a channel's draw depends on it and on the channel's number only.
 
     The first four parameters take one value, or one per channel.
 
@@ -96,7 +151,8 @@ def markov_label_noise(
         The noisy label, with the kind, shape and dtype of ``label``, which is not changed.
 
     Raises:
-        ValueError: when ``label`` is not binary or a parameter is out of range.
+        ValueError: when ``label`` is not binary, a parameter is out of range, or ``in_plane`` is asked for where there
+            are not three spatial axes, or neither ``spacing`` nor ``slice_axis`` says how slices lie.
 
     Example:
         >>> import numpy as np
@@ -104,90 +160,135 @@ def markov_label_noise(
         >>> markov_label_noise(line, num_steps=2, expansion_prob=1, march_prob=1, seed=0).tolist()
         [[0, 1, 1, 1, 1, 1, 0]]
     """
-    check_markov_parameters(
-        num_steps=num_steps,
-        expansion_prob=expansion_prob,
-        march_prob=march_prob,
-        flip_prob=flip_prob,
-        smoothing=smoothing,
-        smooth_sigma=smooth_sigma,
-        smooth_radius=smooth_radius,
-    )
+    parameters: MarkovParameters = {
+        "num_steps": num_steps,
+        "expansion_prob": expansion_prob,
+        "march_prob": march_prob,
+        "flip_prob": flip_prob,
+        "smoothing": smoothing,
+        "smooth_sigma": smooth_sigma,
+        "smooth_radius": smooth_radius,
+        "step_size": step_size,
+        "in_plane": in_plane,
+        "slice_axis": slice_axis,
+        "slice_correlation": slice_correlation,
+    }
+    check_markov_parameters(**parameters)
     if seed < 0:
         raise ValueError(f"seed must be at least 0, got {seed}.")
     clean = binary_mask(label)
-    channels = len(clean)
-    parameters = zip(
-        per_channel(num_steps, channels, "num_steps"),
-        per_channel(expansion_prob, channels, "expansion_prob"),
-        per_channel(march_prob, channels, "march_prob"),
-        per_channel(flip_prob, channels, "flip_prob"),
-        strict=True,
-    )
+    weights, axis = step_geometry(parameters, clean.ndim - 1, spacing)
     noisy = np.empty_like(clean)
-    for channel, (steps, expansion, march, flip) in enumerate(parameters):
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(channel,)))
-        mask = _march(clean[channel], int(steps), expansion, march, rng)
+    for channel, (steps, expansion, march_p, flip) in enumerate(channel_parameters(parameters, len(clean))):
+        # The steps have a generator of their own, so that a longer process begins as a shorter one does.
+        step_rng, rng = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(channel, k))) for k in (0, 1))
+        slices = 1 if axis is None else clean.shape[1 + axis]
+        expands = draw_steps(steps, expansion, slices, slice_correlation, step_rng)
+        if axis is None:
+            mask = _march_near_boundary(clean[channel], expands[0], march_p, weights, rng)
+        else:
+            mask = np.empty_like(clean[channel])
+            along, marched = np.moveaxis(clean[channel], axis, 0), np.moveaxis(mask, axis, 0)
+            in_slice = np.delete(weights, axis)
+            for k, own in enumerate(expands):
+                marched[k] = _march_near_boundary(along[k], own, march_p, in_slice, rng)
+        filter_weights = weights if axis is None else np.where(np.arange(len(weights)) == axis, 0, weights)
         if smoothing == "before_flips":
-            mask = _smooth(mask, smooth_sigma, smooth_radius)
+            mask = _smooth(mask, smooth_sigma, smooth_radius, filter_weights)
         if flip > 0:
-            flips = rng.random(mask.shape) < flip
+            flips = rng.random(mask.shape, dtype=np.float32) < flip
             mask = mask ^ (flips if smoothing == "after_flips" else flips & (mask == clean[channel]))
         if smoothing == "after_flips":
-            mask = _smooth(mask, smooth_sigma, smooth_radius)
+            mask = _smooth(mask, smooth_sigma, smooth_radius, filter_weights)
         noisy[channel] = mask
     return convert_to_dst_type(noisy, label)[0]
 
 
-def _march(
-    mask: np.ndarray, num_steps: int, expansion_prob: float, march_prob: float, rng: np.random.Generator
-) -> np.ndarray:
-    mask = mask.copy()
-    faces = ndimage.generate_binary_structure(mask.ndim, 1)
-    for expands in rng.random(num_steps) < expansion_prob:
-        growing = mask if expands else ~mask
-        front = np.nonzero(ndimage.binary_dilation(growing, faces) & ~growing)
-        mask[front] ^= rng.random(len(front[0])) < march_prob
-    return mask
+def channel_parameters(parameters: MarkovParameters, channels: int) -> list[tuple[int, float, float, float]]:
+    r"""Return :math:`T, \theta_1, \theta_2, \theta_3` of each channel."""
+    values = [per_channel(parameters.get(name, 0.0), channels, name) for name in PER_CHANNEL]
+    return [(int(steps), *map(float, rest)) for steps, *rest in zip(*values, strict=True)]  # type: ignore[misc] # three
 
 
-def _smooth(mask: np.ndarray, sigma: float, radius: int | None) -> np.ndarray:
-    return np.asarray(ndimage.gaussian_filter(mask.astype(np.float32), sigma, radius=radius) > 0.5)
-
-
-def shift_boundary(
-    label: NdarrayOrTensor, distance: float | Sequence[float], *, spacing: Sequence[float] | None = None
-) -> NdarrayOrTensor:
-    r"""Dilate or erode each channel of ``label`` ``(channels, *spatial)`` by a real distance ``s``.
-
-    The result is :math:`\{x : d(x, F) \le s\}` for :math:`s \ge 0`, else :math:`\{x : d(x, B) > |s|\}`, with euclidean
-    distances between the centres of voxels. Channels do not mix, and what lies outside the image is neither foreground
-    nor background.
-
-    Args:
-        label: 0 and 1 only, any dtype. A channel without a boundary is returned unchanged.
-        distance: ``s``, one value or one per channel, in voxels, or in the unit of ``spacing``; positive dilates.
-        spacing: size of a voxel along each spatial axis, in mm.
-
-    Returns:
-        The moved label, with the kind, shape and dtype of ``label``, which is not changed.
+def step_geometry(
+    parameters: MarkovParameters, ndim: int, spacing: Sequence[float] | None
+) -> tuple[np.ndarray, int | None]:
+    """Return how much of ``march_prob`` counts along each of ``ndim`` axes, and the axis of the slices if ``in_plane``.
 
     Raises:
-        ValueError: when ``label`` is not binary, or ``spacing`` does not fit it.
+        ValueError: when ``spacing`` does not fit the label, or a parameter needs one that it lacks.
+    """
+    spacing = check_spacing(spacing, ndim)
+    axis, step_size = parameters.get("slice_axis"), parameters.get("step_size")
+    if parameters.get("in_plane"):
+        if ndim != 3:
+            raise ValueError(f"in_plane needs a label with 3 spatial axes, got {ndim}.")
+        if axis is None:
+            if spacing is None:
+                raise ValueError("in_plane needs spacing or slice_axis, to know along which axis the slices lie.")
+            axis = acquisition_axis(spacing)
+    else:
+        axis = None
+    if spacing is None:
+        if step_size is not None:
+            raise ValueError(f"step_size needs spacing, got {step_size} without one.")
+        return np.ones(ndim), axis
+    smallest = min(s for a, s in enumerate(spacing) if a != axis)
+    step = smallest if step_size is None else step_size
+    if step > smallest * (1 + 1e-6):
+        raise ValueError(
+            f"step_size must be at most the smallest side of a voxel, {smallest:g}, got {step:g}: "
+            "a boundary cannot jump over voxels; take a smaller step and more of them."
+        )
+    return np.minimum(step / np.asarray(spacing), 1), axis
+
+
+def acquisition_axis(spacing: Sequence[float]) -> int:
+    """Return the spatial axis along which the slices of an acquisition lie: that of the largest spacing.
+
+    Where several are within 1 % of the largest, it is the last of these.
 
     Example:
-        >>> import numpy as np
-        >>> shift_boundary(np.array([[0, 0, 1, 1, 1, 0]]), -1).tolist()
-        [[0, 0, 0, 1, 0, 0]]
+        >>> acquisition_axis((5.0, 0.7, 0.7)), acquisition_axis((1.0, 1.0, 1.0))
+        (0, 2)
     """
-    mask = binary_mask(label)
-    spacing = check_spacing(spacing, mask.ndim - 1)
-    if np.isnan(np.asarray(distance, dtype=np.float64)).any():
-        raise ValueError(f"distance must be a number, or one per channel, got {distance}.")
-    moved = mask.copy()
-    for channel, s in enumerate(per_channel(distance, len(mask), "distance")):
-        if mask[channel].any() and not mask[channel].all():
-            source = ~mask[channel] if s >= 0 else mask[channel]
-            d = ndimage.distance_transform_edt(source, sampling=spacing)
-            moved[channel] = d <= s if s >= 0 else d > -s
-    return convert_to_dst_type(moved, label)[0]
+    largest = np.flatnonzero(np.asarray(spacing) > 0.99 * max(spacing))
+    return int(largest[-1])
+
+
+def draw_steps(
+    num_steps: int, expansion_prob: float, slices: int, correlation: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw for each slice and step ``(slices, num_steps)`` whether it expands.
+
+    A step of a slice is that of the slice before with probability ``correlation``, else it has a draw of its own.
+    """
+    draws = rng.random((num_steps, 2, slices))  # step by step, so that more steps leave the first ones alone
+    steps = draws[:, 0] < expansion_prob
+    copied = draws[:, 1] < correlation
+    copied[:, :1] = False
+    origin = np.maximum.accumulate(np.where(copied, 0, np.arange(slices)), axis=1)
+    return np.asarray(np.take_along_axis(steps, origin, axis=1).T)
+
+
+def _march_near_boundary(
+    mask: np.ndarray, expands: np.ndarray, march_prob: float, weights: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """March in the box that the foreground can reach, since a large volume may hold a small structure."""
+    reach = int(np.count_nonzero(expands)) + 1
+    box = []
+    for axis in range(mask.ndim):
+        hit = np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
+        if not len(hit):
+            return mask.copy()
+        box.append(slice(max(hit[0] - reach, 0), hit[-1] + reach + 1))
+    marched = mask.copy()
+    marched[tuple(box)] = march(mask[tuple(box)], expands, march_prob, rng, weights)
+    return marched
+
+
+def _smooth(mask: np.ndarray, sigma: float, radius: int | None, weights: np.ndarray) -> np.ndarray:
+    axes = [a for a, weight in enumerate(weights) if weight > 0]
+    sigmas = [sigma * weights[a] for a in axes]
+    radii = None if radius is None else [max(1, round(radius * weights[a])) for a in axes]
+    return np.asarray(ndimage.gaussian_filter(mask.astype(np.float32), sigmas, axes=axes, radius=radii) > 0.5)

@@ -1,0 +1,170 @@
+"""The march of a boundary, at a cost that follows the boundary and the steps, not the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+
+__all__ = ["march"]
+
+# The state of a voxel is one byte: its class, the two lists it may be on, and how many of its face neighbours are of the
+# other class. A rim of one voxel that is outside of the image spares all tests for the edge.
+FOREGROUND = np.uint8(0x01)
+LISTED = np.uint8(0x02)  # on the list of the background; shifted by one, on that of the foreground
+NEIGHBOUR = np.uint8(0x08)  # one neighbour of the other class
+NEIGHBOURS = np.uint8(0x38)
+OUTSIDE = np.uint8(0x80)
+WORD_OF_NEIGHBOURS = np.uint64(0x3838383838383838)
+
+
+def march(
+    mask: np.ndarray,
+    expands: np.ndarray,
+    march_prob: float,
+    rng: np.random.Generator,
+    weights: Sequence[float] | None = None,
+) -> np.ndarray:
+    r"""Return a boolean ``mask`` ``(*spatial)``, at most 3-D, after one step of the Markov process per entry of ``expands``.
+
+    Two lists hold the voxels beside the boundary, one for each class, and change where voxels flip. A step visits only
+    the voxels that move: on the list of the class that is to lose voxels, it skips as many as a geometric law says. A
+    voxel on the list that is not beside the boundary any more is taken off when it is visited; the one that takes its
+    place has not been drawn yet, so it gets a draw of its own. All voxels of a step are chosen before the first moves.
+
+    Args:
+        mask: not written to.
+        expands: for each step whether it expands; else it shrinks.
+        march_prob: :math:`\theta_2`, in ``[0, 1]``.
+        rng: of the draws.
+        weights: one factor of ``march_prob`` per axis, in ``(0, 1]``: a voxel moves with the largest of the axes along
+            which it has a neighbour of the other class. ``None`` is 1 for all.
+    """
+    if march_prob == 0 or not len(expands):
+        return mask.copy()
+    inner = (slice(1, -1),) * mask.ndim
+    rimmed = np.full([size + 2 for size in mask.shape], OUTSIDE)
+    rimmed[inner] = mask
+    strides = np.array([stride for stride in rimmed.strides], dtype=np.int64)
+    state = np.zeros_like(rimmed)
+    factors = np.ones(mask.ndim) if weights is None else np.asarray(weights, dtype=np.float64)
+    _march(rimmed.ravel(), state.ravel(), strides, np.asarray(expands, dtype=bool), march_prob, factors, rng)
+    return np.asarray((state[inner] & FOREGROUND).view(bool))
+
+
+def _jit(function: Callable[..., None]) -> Any:
+    """Compile ``function`` on its first call, and keep the result on disk where there is a place to write it."""
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # neither the folder of the package nor that of the user can be written to
+        return numba.njit(nogil=True)(function)
+
+
+@_jit
+def _march(rimmed, state, strides, expands, march_prob, weights, rng):  # type: ignore[no-untyped-def] # pragma: no cover
+    # Loops over slices that start at 0 are the ones that become vector instructions.
+    size = len(state)
+    rim = np.max(strides)  # no voxel of the image lies closer to either end
+    centre, counts = rimmed[rim : size - rim], state[rim : size - rim]
+    for stride in strides:
+        for offset in (-stride, stride):
+            neighbour = rimmed[rim + offset : size - rim + offset]
+            for i in range(len(centre)):
+                counts[i] += ((centre[i] ^ neighbour[i]) & ~(neighbour[i] >> 7) & 1) << 3
+    total = 0
+    for i in range(size):
+        state[i] = state[i] * (1 - (rimmed[i] >> 7)) | rimmed[i]
+        total += (state[i] & NEIGHBOURS) > 0
+    listed = np.zeros(2, dtype=np.int64)
+    lists = np.empty((2, 64 + 2 * total), dtype=np.int64)
+    words = state[: size // 8 * 8].view(np.uint64)
+    for w in range(len(words) + 1):
+        if w < len(words) and not words[w] & WORD_OF_NEIGHBOURS:
+            continue
+        for i in range(8 * w, min(8 * w + 8, size)):
+            if state[i] & NEIGHBOURS:
+                side = state[i] & 1
+                lists[side, listed[side]] = i
+                listed[side] += 1
+                state[i] |= LISTED << side
+
+    isotropic = np.all(weights == 1)
+    mean_skip = 0.0 if march_prob == 1 else -1 / np.log1p(-march_prob)
+    moving = np.empty(64, dtype=np.int64)
+    limits = listed + listed // 2 + 64
+    for step in range(len(expands)):
+        side = 0 if expands[step] else 1  # the class that is to lose voxels
+        flag, other_flag = LISTED << side, LISTED << (1 - side)
+        count = listed[side]
+        if count > limits[side]:  # visits of stale entries would cost more than a sweep
+            kept = 0
+            for i in range(count):
+                v = lists[side, i]
+                lists[side, kept] = v
+                s = state[v]
+                if s & 1 == side and s & NEIGHBOURS:
+                    kept += 1
+                else:
+                    state[v] = s & ~flag
+            count = kept
+            limits[side] = count + count // 2 + 64
+
+        if len(moving) < count:
+            moving = np.empty(2 * count, dtype=np.int64)
+        movers = 0
+        i = 0
+        while True:
+            skip = rng.standard_exponential() * mean_skip
+            if skip >= count - i:
+                break
+            i += int(skip)
+            v = lists[side, i]
+            s = state[v]
+            moves = s & 1 == side and s & NEIGHBOURS
+            if moves and not isotropic:
+                weight = 0.0
+                for axis in range(len(strides)):
+                    for offset in (-strides[axis], strides[axis]):
+                        n = state[v + offset]
+                        if not n & OUTSIDE and n & 1 != side and weights[axis] > weight:
+                            weight = weights[axis]
+                if rng.random() >= weight:
+                    i += 1
+                    continue
+            moving[movers] = v
+            movers += 1 if moves else 0
+            count -= 1
+            lists[side, i] = lists[side, count]
+            state[v] = s & ~flag
+
+        needed = max(count, listed[1 - side]) + 2 * len(strides) * movers + 1
+        if needed > lists.shape[1]:
+            longer = np.empty((2, 2 * needed), dtype=np.int64)
+            longer[:, : lists.shape[1]] = lists
+            lists = longer
+        # Without branches, whose outcome no processor can guess here: what may not be appended is written all the same,
+        # behind the end of the list.
+        other_count = listed[1 - side]
+        for k in range(movers):
+            v = moving[k]
+            opposite = 0
+            for stride in strides:
+                for offset in (-stride, stride):
+                    u = v + offset
+                    n = np.int64(state[u])
+                    if n & OUTSIDE:
+                        continue
+                    left = (n ^ side ^ 1) & 1  # 1 where the neighbour stays in the class that v leaves
+                    opposite += left
+                    lists[side, count] = u
+                    count += left & ~(n >> (1 + side))
+                    state[u] = (n + (left << 4) - NEIGHBOUR) | (left << (1 + side))
+            s = ((state[v] ^ FOREGROUND) & ~NEIGHBOURS) | (opposite << 3)
+            lists[1 - side, other_count] = v
+            if opposite and not s & other_flag:
+                other_count += 1
+                s |= other_flag
+            state[v] = s
+        listed[side], listed[1 - side] = count, other_count
