@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from monai_sc.functional.annotation_error import shift_boundary
+from monai_sc.functional.annotation_error import coarsen_contour, drop_components, shift_boundary, translate_label
 from monai_sc.functional.bias import BoundaryBias, boundary_bias, boundary_displacement
 from monai_sc.functional.correction import correct_boundary
 from monai_sc.functional.distance import signed_distance
+from monai_sc.functional.label_map import merge_masks, split_label_map
 from monai_sc.functional.noise import MarkovParameters, case_seed, markov_label_noise
+from monai_sc.functional.noise_presets import NOISE_PRESETS, NoisePreset
 
 __all__ = [
+    "NOISE_PRESETS",
     "BoundaryBias",
     "MarkovParameters",
+    "NoisePreset",
     "boundary_bias",
     "boundary_displacement",
     "case_seed",
+    "coarsen_contour",
     "correct_boundary",
+    "drop_components",
     "markov_label_noise",
+    "merge_masks",
     "shift_boundary",
     "signed_distance",
+    "split_label_map",
+    "translate_label",
 ]

@@ -10,8 +10,8 @@ import numpy as np
 
 __all__ = ["march"]
 
-# The state of a voxel is one byte: its class, the two lists it may be on, and how many of its face neighbours are of the
-# other class. A rim of one voxel that is outside of the image spares all tests for the edge.
+# The state of a voxel is one byte: its class, the two lists it may be on, and how many of its face neighbours are of
+# the other class. A rim of one voxel that is outside of the image spares all tests for the edge.
 FOREGROUND = np.uint8(0x01)
 LISTED = np.uint8(0x02)  # on the list of the background; shifted by one, on that of the foreground
 NEIGHBOUR = np.uint8(0x08)  # one neighbour of the other class
@@ -25,9 +25,9 @@ def march(
     expands: np.ndarray,
     march_prob: float,
     rng: np.random.Generator,
-    weights: Sequence[float] | None = None,
+    weights: Sequence[float] | np.ndarray | None = None,
 ) -> np.ndarray:
-    r"""Return a boolean ``mask`` ``(*spatial)``, at most 3-D, after one step of the Markov process per entry of ``expands``.
+    r"""Return a boolean ``mask`` ``(*spatial)``, at most 3-D, after one step of the Markov process per ``expands``.
 
     Two lists hold the voxels beside the boundary, one for each class, and change where voxels flip. A step visits only
     the voxels that move: on the list of the class that is to lose voxels, it skips as many as a geometric law says. A
@@ -149,7 +149,7 @@ def _march(rimmed, state, strides, expands, march_prob, weights, rng):  # type: 
         other_count = listed[1 - side]
         for k in range(movers):
             v = moving[k]
-            opposite = 0
+            opposite = np.int64(0)
             for stride in strides:
                 for offset in (-stride, stride):
                     u = v + offset

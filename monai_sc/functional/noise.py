@@ -64,7 +64,8 @@ def check_markov_parameters(**parameters: Unpack[MarkovParameters]) -> None:
     """
     for name in parameters.keys() - MarkovParameters.__annotations__.keys():
         raise TypeError(
-            f"{name} is no parameter of the Markov label noise; these are {', '.join(MarkovParameters.__annotations__)}."
+            f"{name} is no parameter of the Markov label noise, which has "
+            f"{', '.join(MarkovParameters.__annotations__)}."
         )
     for name in PER_CHANNEL[:3]:
         if name not in parameters:

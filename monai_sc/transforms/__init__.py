@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
+from monai_sc.transforms.annotation_error import (
+    RandCoarsenContour,
+    RandCoarsenContourD,
+    RandCoarsenContourd,
+    RandCoarsenContourDict,
+    RandDilateErodeLabel,
+    RandDilateErodeLabelD,
+    RandDilateErodeLabeld,
+    RandDilateErodeLabelDict,
+    RandDropComponents,
+    RandDropComponentsD,
+    RandDropComponentsd,
+    RandDropComponentsDict,
+    RandTranslateLabel,
+    RandTranslateLabelD,
+    RandTranslateLabeld,
+    RandTranslateLabelDict,
+)
 from monai_sc.transforms.correction import (
     SpatialCorrection,
     SpatialCorrectionD,
@@ -9,20 +27,18 @@ from monai_sc.transforms.correction import (
     SpatialCorrectionDict,
 )
 from monai_sc.transforms.distance import SignedDistance, SignedDistanceD, SignedDistanced, SignedDistanceDict
+from monai_sc.transforms.label_noise import RandLabelNoise, RandLabelNoised
 from monai_sc.transforms.load import LoadLabel, LoadLabelD, LoadLabeld, LoadLabelDict
 from monai_sc.transforms.noise import (
     MarkovLabelNoise,
     MarkovLabelNoiseD,
     MarkovLabelNoised,
     MarkovLabelNoiseDict,
-    RandDilateErodeLabel,
-    RandDilateErodeLabelD,
-    RandDilateErodeLabeld,
-    RandDilateErodeLabelDict,
     RandMarkovLabelNoise,
     RandMarkovLabelNoiseD,
     RandMarkovLabelNoised,
     RandMarkovLabelNoiseDict,
+    noise_preset,
 )
 
 __all__ = [
@@ -34,14 +50,28 @@ __all__ = [
     "MarkovLabelNoiseD",
     "MarkovLabelNoiseDict",
     "MarkovLabelNoised",
+    "RandCoarsenContour",
+    "RandCoarsenContourD",
+    "RandCoarsenContourDict",
+    "RandCoarsenContourd",
     "RandDilateErodeLabel",
     "RandDilateErodeLabelD",
     "RandDilateErodeLabelDict",
     "RandDilateErodeLabeld",
+    "RandDropComponents",
+    "RandDropComponentsD",
+    "RandDropComponentsDict",
+    "RandDropComponentsd",
+    "RandLabelNoise",
+    "RandLabelNoised",
     "RandMarkovLabelNoise",
     "RandMarkovLabelNoiseD",
     "RandMarkovLabelNoiseDict",
     "RandMarkovLabelNoised",
+    "RandTranslateLabel",
+    "RandTranslateLabelD",
+    "RandTranslateLabelDict",
+    "RandTranslateLabeld",
     "SignedDistance",
     "SignedDistanceD",
     "SignedDistanceDict",
@@ -50,4 +80,5 @@ __all__ = [
     "SpatialCorrectionD",
     "SpatialCorrectionDict",
     "SpatialCorrectiond",
+    "noise_preset",
 ]

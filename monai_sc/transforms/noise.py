@@ -1,29 +1,115 @@
-"""Transforms that make labels noisy."""
+"""Transforms that give labels the Markov noise, anew in every call or once for each case; and its presets."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from monai.config import KeysCollection, NdarrayOrTensor
-from monai.data import get_track_meta
-from monai.transforms import MapTransform, Randomizable, RandomizableTransform, Transform
-from monai.utils import TransformBackends, convert_to_tensor
+from monai.transforms import MapTransform, Transform
+from typing_extensions import Unpack
 
-from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
-from monai_sc.functional.checks import check_choice, per_channel
+from monai_sc.functional import NOISE_PRESETS, MarkovParameters, case_seed, markov_label_noise
+from monai_sc.functional.checks import check_choice
 from monai_sc.functional.noise import check_markov_parameters
-from monai_sc.transforms.distance import spacing_in_mm
+from monai_sc.transforms.annotation_error import RandDilateErodeLabel
+from monai_sc.transforms.label_noise import RandLabelNoise, RandLabelNoised, slice_axis_of
 
 __all__ = [
     "MarkovLabelNoise",
     "MarkovLabelNoised",
-    "RandDilateErodeLabel",
-    "RandDilateErodeLabeld",
     "RandMarkovLabelNoise",
     "RandMarkovLabelNoised",
+    "noise_preset",
 ]
+
+
+class RandMarkovLabelNoise(RandLabelNoise):
+    """Give a label ``(channels, *spatial)`` Markov noise that is drawn anew in every call.
+
+    This is an augmentation: over epochs a network averages it away. For annotation error use
+    :py:class:`MarkovLabelNoise`. The law, its source, its edge cases and its parameters are those of
+    :py:func:`monai_sc.functional.markov_label_noise`; label maps are explained at
+    :py:class:`monai_sc.transforms.RandLabelNoise`.
+
+    Args:
+        prob: probability of making the label noisy, in ``[0, 1]``.
+        unit: ``"voxel"``: every step moves voxels alike; ``"mm"``: a step is a distance in mm, by the affine of a
+            ``MetaTensor``.
+        classes: the values of a label map that become noisy, ``None`` for binary channels.
+        overlap: ``"nearest"`` or ``"priority"``, of noisy classes.
+        background: the value of a label map that is no class.
+        parameters: ``num_steps``, ``expansion_prob``, ``march_prob`` and ``flip_prob`` (one value, or one per channel);
+            ``smoothing``, ``smooth_sigma`` and ``smooth_radius``; ``step_size``, in mm; ``in_plane``, ``slice_axis``
+            (by default that of the largest spacing in the affine) and ``slice_correlation``.
+
+    Raises:
+        TypeError: when one of the first three parameters is missing, or one is unknown.
+        ValueError: when a parameter is out of range, or a label without an affine is to be drawn in mm or in slices.
+
+    Example:
+        >>> import numpy as np
+        >>> noise = RandMarkovLabelNoise(1.0, num_steps=1, expansion_prob=1, march_prob=1)
+        >>> noise(np.array([[0, 0, 1, 0, 0]])).tolist()
+        [[0, 1, 1, 1, 0]]
+        >>> noise = RandMarkovLabelNoise(1.0, classes=[4, 9], num_steps=1, expansion_prob=1, march_prob=1)
+        >>> noise(np.array([[0, 0, 4, 0, 9, 9, 2]])).tolist()
+        [[0, 4, 4, 4, 9, 9, 2]]
+    """
+
+    def __init__(
+        self,
+        prob: float = 0.1,
+        *,
+        unit: str = "voxel",
+        classes: Sequence[int] | None = None,
+        overlap: str = "nearest",
+        background: int = 0,
+        **parameters: Unpack[MarkovParameters],
+    ) -> None:
+        super().__init__(prob, unit=unit, classes=classes, overlap=overlap, background=background)
+        check_markov_parameters(**parameters)
+        self.parameters = parameters
+
+    def noisy_masks(
+        self, masks: NdarrayOrTensor, label: NdarrayOrTensor, spacing: tuple[float, ...] | None, seed: int
+    ) -> NdarrayOrTensor:
+        parameters = self.parameters
+        if parameters.get("in_plane") and parameters.get("slice_axis") is None:
+            parameters = {**parameters, "slice_axis": slice_axis_of(label)}
+        return markov_label_noise(masks, **parameters, spacing=spacing, seed=seed)
+
+
+class RandMarkovLabelNoised(RandLabelNoised):
+    """Dictionary version of :py:class:`RandMarkovLabelNoise`: one draw for every key.
+
+    Args:
+        keys: of the labels.
+        prob: probability of making the labels noisy, in ``[0, 1]``.
+        unit: ``"voxel"`` or ``"mm"``.
+        classes: the values of a label map that become noisy, ``None`` for binary channels.
+        overlap: ``"nearest"`` or ``"priority"``.
+        background: the value of a label map that is no class.
+        allow_missing_keys: skip a key that is absent.
+        parameters: those of :py:class:`RandMarkovLabelNoise`.
+    """
+
+    def __init__(
+        self,
+        keys: KeysCollection,
+        prob: float = 0.1,
+        *,
+        unit: str = "voxel",
+        classes: Sequence[int] | None = None,
+        overlap: str = "nearest",
+        background: int = 0,
+        allow_missing_keys: bool = False,
+        **parameters: Unpack[MarkovParameters],
+    ) -> None:
+        noise = RandMarkovLabelNoise(
+            prob, unit=unit, classes=classes, overlap=overlap, background=background, **parameters
+        )
+        super().__init__(keys, noise, allow_missing_keys)
 
 
 class MarkovLabelNoise(Transform):
@@ -31,23 +117,19 @@ class MarkovLabelNoise(Transform):
 
     Annotation error is a property of a case, not an augmentation: a label that is drawn anew in every epoch teaches a
     network the clean label. The draw depends on ``seed``, the case id and the channel only, not on the epoch, the
-    worker, the rank or the order of the cases; so the transform may be cached. The law, its source and its edge cases
-    are those of :py:func:`monai_sc.functional.markov_label_noise`.
+    worker, the rank or the order of the cases; so the transform may be cached.
 
     Args:
-        num_steps: steps of the process, at least 0.
-        expansion_prob: probability that a step expands, in ``[0, 1]``.
-        march_prob: probability that a voxel beside the boundary moves in a step, in ``[0, 1]``.
-        flip_prob: probability of a flip, in ``[0, 1]``.
-        smoothing: ``None``, ``"before_flips"`` or ``"after_flips"``.
-        smooth_sigma: of the smoothing, in voxels.
-        smooth_radius: half-width of the smoothing kernel, in voxels; ``None`` is four ``smooth_sigma``.
         seed: of the whole data set.
-
-    The first four take one value, or one per channel.
+        unit: ``"voxel"`` or ``"mm"``.
+        classes: the values of a label map that become noisy, ``None`` for binary channels.
+        overlap: ``"nearest"`` or ``"priority"``.
+        background: the value of a label map that is no class.
+        parameters: those of :py:class:`RandMarkovLabelNoise`.
 
     Raises:
-        ValueError: when a parameter is out of range.
+        TypeError: when one of the first three parameters is missing, or one is unknown.
+        ValueError: when a parameter is out of range, or a label without an affine is to be drawn in mm or in slices.
 
     Example:
         >>> import numpy as np
@@ -56,35 +138,25 @@ class MarkovLabelNoise(Transform):
         [[0, 1, 1, 1, 0]]
     """
 
-    backend = [TransformBackends.NUMPY]
+    backend = RandLabelNoise.backend
 
     def __init__(
         self,
         *,
-        num_steps: int | Sequence[int],
-        expansion_prob: float | Sequence[float],
-        march_prob: float | Sequence[float],
-        flip_prob: float | Sequence[float] = 0.0,
-        smoothing: str | None = None,
-        smooth_sigma: float = 1.0,
-        smooth_radius: int | None = None,
         seed: int = 0,
+        unit: str = "voxel",
+        classes: Sequence[int] | None = None,
+        overlap: str = "nearest",
+        background: int = 0,
+        **parameters: Unpack[MarkovParameters],
     ) -> None:
-        self.parameters: dict[str, Any] = {
-            "num_steps": num_steps,
-            "expansion_prob": expansion_prob,
-            "march_prob": march_prob,
-            "flip_prob": flip_prob,
-            "smoothing": smoothing,
-            "smooth_sigma": smooth_sigma,
-            "smooth_radius": smooth_radius,
-        }
-        check_markov_parameters(**self.parameters)
         self.seed = seed
+        self.noise = RandMarkovLabelNoise(
+            1.0, unit=unit, classes=classes, overlap=overlap, background=background, **parameters
+        )
 
     def __call__(self, label: NdarrayOrTensor, case_id: str) -> NdarrayOrTensor:  # type: ignore[override] # a case, too
-        label = convert_to_tensor(label, track_meta=get_track_meta())
-        return markov_label_noise(label, **self.parameters, seed=case_seed(self.seed, case_id))
+        return self.noise.make_noisy(label, case_seed(self.seed, case_id))
 
 
 class MarkovLabelNoised(MapTransform):
@@ -92,10 +164,14 @@ class MarkovLabelNoised(MapTransform):
 
     Args:
         keys: of the labels.
+        seed: of the whole data set.
+        unit: ``"voxel"`` or ``"mm"``.
+        classes: the values of a label map that become noisy, ``None`` for binary channels.
+        overlap: ``"nearest"`` or ``"priority"``.
+        background: the value of a label map that is no class.
         id_key: of the case id, a string.
         allow_missing_keys: skip a key that is absent.
-
-    The other arguments are those of :py:class:`MarkovLabelNoise`.
+        parameters: those of :py:class:`RandMarkovLabelNoise`.
     """
 
     backend = MarkovLabelNoise.backend
@@ -104,28 +180,19 @@ class MarkovLabelNoised(MapTransform):
         self,
         keys: KeysCollection,
         *,
-        num_steps: int | Sequence[int],
-        expansion_prob: float | Sequence[float],
-        march_prob: float | Sequence[float],
-        flip_prob: float | Sequence[float] = 0.0,
-        smoothing: str | None = None,
-        smooth_sigma: float = 1.0,
-        smooth_radius: int | None = None,
         seed: int = 0,
+        unit: str = "voxel",
+        classes: Sequence[int] | None = None,
+        overlap: str = "nearest",
+        background: int = 0,
         id_key: str = "id",
         allow_missing_keys: bool = False,
+        **parameters: Unpack[MarkovParameters],
     ) -> None:
         super().__init__(keys, allow_missing_keys)
         self.id_key = id_key
         self.noise = MarkovLabelNoise(
-            num_steps=num_steps,
-            expansion_prob=expansion_prob,
-            march_prob=march_prob,
-            flip_prob=flip_prob,
-            smoothing=smoothing,
-            smooth_sigma=smooth_sigma,
-            smooth_radius=smooth_radius,
-            seed=seed,
+            seed=seed, unit=unit, classes=classes, overlap=overlap, background=background, **parameters
         )
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
@@ -137,236 +204,29 @@ class MarkovLabelNoised(MapTransform):
         return d
 
 
-class RandMarkovLabelNoise(RandomizableTransform):
-    """Give a label ``(channels, *spatial)`` Markov noise that is drawn anew in every call.
-
-    This is an augmentation: over epochs a network averages it away. For annotation error use
-    :py:class:`MarkovLabelNoise`. The law, its source and its edge cases are those of
-    :py:func:`monai_sc.functional.markov_label_noise`.
+def noise_preset(name: str, prob: float = 1.0, *, structure: str | None = None, **options: Any) -> RandLabelNoise:
+    """Return the transform of one of :py:data:`monai_sc.functional.NOISE_PRESETS`.
 
     Args:
+        name: of the preset, such as ``"jsrt-expand"``.
         prob: probability of making the label noisy, in ``[0, 1]``.
-
-    The other arguments are those of :py:class:`MarkovLabelNoise`.
-
-    Raises:
-        ValueError: when a parameter is out of range.
-
-    Example:
-        >>> import numpy as np
-        >>> noise = RandMarkovLabelNoise(1.0, num_steps=1, expansion_prob=1, march_prob=1)
-        >>> noise(np.array([[0, 0, 1, 0, 0]])).tolist()
-        [[0, 1, 1, 1, 0]]
-    """
-
-    backend = [TransformBackends.NUMPY]
-
-    def __init__(
-        self,
-        prob: float = 0.1,
-        *,
-        num_steps: int | Sequence[int],
-        expansion_prob: float | Sequence[float],
-        march_prob: float | Sequence[float],
-        flip_prob: float | Sequence[float] = 0.0,
-        smoothing: str | None = None,
-        smooth_sigma: float = 1.0,
-        smooth_radius: int | None = None,
-    ) -> None:
-        super().__init__(prob)
-        self.parameters: dict[str, Any] = {
-            "num_steps": num_steps,
-            "expansion_prob": expansion_prob,
-            "march_prob": march_prob,
-            "flip_prob": flip_prob,
-            "smoothing": smoothing,
-            "smooth_sigma": smooth_sigma,
-            "smooth_radius": smooth_radius,
-        }
-        check_markov_parameters(**self.parameters)
-        self.seed = 0
-
-    def randomize(self, data: Any = None) -> None:
-        super().randomize(data)
-        self.seed = int(self.R.randint(2**32, dtype=np.uint64))
-
-    def __call__(self, label: NdarrayOrTensor, randomize: bool = True) -> NdarrayOrTensor:
-        label = convert_to_tensor(label, track_meta=get_track_meta())
-        if randomize:
-            self.randomize()
-        if not self._do_transform:
-            return label
-        return markov_label_noise(label, **self.parameters, seed=self.seed)
-
-
-class RandMarkovLabelNoised(Randomizable, MapTransform):
-    """Dictionary version of :py:class:`RandMarkovLabelNoise`: one draw for every key.
-
-    Args:
-        keys: of the labels.
-        prob: probability of making the labels noisy, in ``[0, 1]``.
-        allow_missing_keys: skip a key that is absent.
-
-    The other arguments are those of :py:class:`RandMarkovLabelNoise`.
-    """
-
-    backend = RandMarkovLabelNoise.backend
-
-    def __init__(
-        self,
-        keys: KeysCollection,
-        prob: float = 0.1,
-        *,
-        num_steps: int | Sequence[int],
-        expansion_prob: float | Sequence[float],
-        march_prob: float | Sequence[float],
-        flip_prob: float | Sequence[float] = 0.0,
-        smoothing: str | None = None,
-        smooth_sigma: float = 1.0,
-        smooth_radius: int | None = None,
-        allow_missing_keys: bool = False,
-    ) -> None:
-        MapTransform.__init__(self, keys, allow_missing_keys)
-        self.noise = RandMarkovLabelNoise(
-            prob,
-            num_steps=num_steps,
-            expansion_prob=expansion_prob,
-            march_prob=march_prob,
-            flip_prob=flip_prob,
-            smoothing=smoothing,
-            smooth_sigma=smooth_sigma,
-            smooth_radius=smooth_radius,
-        )
-
-    def set_random_state(
-        self, seed: int | None = None, state: np.random.RandomState | None = None
-    ) -> RandMarkovLabelNoised:
-        super().set_random_state(seed, state)
-        self.noise.set_random_state(state=self.R)
-        return self
-
-    def randomize(self, data: Any = None) -> None:
-        self.noise.randomize(data)
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        d = dict(data)
-        self.randomize()
-        for key in self.key_iterator(d):
-            d[key] = self.noise(d[key], randomize=False)
-        return d
-
-
-class RandDilateErodeLabel(RandomizableTransform):
-    """Dilate or erode, each with probability ½, every channel of a label by its own random radius.
-
-    This is the paper's noise S_M (Yao et al., ICLR 2023, section 4). Each channel of ``(channels, *spatial)`` has its
-    own draw; a channel without a boundary is returned unchanged, and erosion may empty one. The operation is
-    :py:func:`monai_sc.functional.shift_boundary`.
-
-    Args:
-        prob: probability of changing the label, in ``[0, 1]``.
-        radius: ``(low, high)`` of the uniform radius, at least 0, or one such pair per channel.
-        unit: of ``radius``: ``"voxel"``, or ``"mm"`` by the affine of a ``MetaTensor``.
+        structure: one structure of a preset for several, for labels with one channel.
+        options: of the transform: ``unit``, ``classes`` and so on, or a parameter that is to differ from the preset.
 
     Raises:
-        ValueError: when ``radius`` is not ``0 <= low <= high``, or ``unit="mm"`` and the label has no affine.
+        ValueError: when there is no such preset or structure.
 
     Example:
-        >>> import numpy as np
-        >>> noise = RandDilateErodeLabel(1.0, radius=(1, 1)).set_random_state(2)
-        >>> noise(np.array([[0, 0, 1, 1, 1, 0]])).tolist()
-        [[0, 0, 0, 1, 0, 0]]
+        >>> noise_preset("jsrt-expand", structure="clavicle").parameters["num_steps"]
+        100
     """
-
-    backend = [TransformBackends.NUMPY]
-
-    def __init__(
-        self,
-        prob: float = 0.1,
-        *,
-        radius: tuple[float, float] | Sequence[tuple[float, float]],
-        unit: str = "voxel",
-    ) -> None:
-        super().__init__(prob)
-        check_choice(unit, ("voxel", "mm"), "unit")
-        try:
-            pairs = np.asarray(radius, dtype=np.float64)
-        except ValueError:  # pairs of different lengths
-            pairs = np.zeros(0)
-        if (
-            pairs.shape[-1:] != (2,)
-            or pairs.ndim > 2
-            or not np.all(np.isfinite(pairs[..., 1]) & (pairs[..., 0] >= 0) & (pairs[..., 0] <= pairs[..., 1]))
-        ):
-            raise ValueError(
-                f"radius must be (low, high) with 0 <= low <= high, or one pair per channel, got {radius}."
-            )
-        self.radius = radius
-        self.unit = unit
-        self.seed = 0
-
-    def randomize(self, data: Any = None) -> None:
-        super().randomize(data)
-        self.seed = int(self.R.randint(2**32, dtype=np.uint64))
-
-    def __call__(self, label: NdarrayOrTensor, randomize: bool = True) -> NdarrayOrTensor:
-        spacing = spacing_in_mm(label) if self.unit == "mm" else None
-        label = convert_to_tensor(label, track_meta=get_track_meta())
-        if randomize:
-            self.randomize()
-        if not self._do_transform:
-            return label
-        pairs = [self.radius] * len(label) if np.ndim(self.radius[0]) == 0 else self.radius
-        distances = []
-        for channel, (low, high) in enumerate(per_channel(pairs, len(label), "radius")):
-            rng = np.random.default_rng([self.seed, channel])
-            distances.append(rng.uniform(low, high) * (1 if rng.random() < 0.5 else -1))
-        return shift_boundary(label, distances, spacing=spacing)
-
-
-class RandDilateErodeLabeld(Randomizable, MapTransform):
-    """Dictionary version of :py:class:`RandDilateErodeLabel`: one draw for every key.
-
-    Args:
-        keys: of the labels.
-        prob: probability of changing the labels, in ``[0, 1]``.
-        radius: ``(low, high)`` of the uniform radius, at least 0, or one such pair per channel.
-        unit: of ``radius``, ``"voxel"`` or ``"mm"``.
-        allow_missing_keys: skip a key that is absent.
-    """
-
-    backend = RandDilateErodeLabel.backend
-
-    def __init__(
-        self,
-        keys: KeysCollection,
-        prob: float = 0.1,
-        *,
-        radius: tuple[float, float] | Sequence[tuple[float, float]],
-        unit: str = "voxel",
-        allow_missing_keys: bool = False,
-    ) -> None:
-        MapTransform.__init__(self, keys, allow_missing_keys)
-        self.noise = RandDilateErodeLabel(prob, radius=radius, unit=unit)
-
-    def set_random_state(
-        self, seed: int | None = None, state: np.random.RandomState | None = None
-    ) -> RandDilateErodeLabeld:
-        super().set_random_state(seed, state)
-        self.noise.set_random_state(state=self.R)
-        return self
-
-    def randomize(self, data: Any = None) -> None:
-        self.noise.randomize(data)
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        d = dict(data)
-        self.randomize()
-        for key in self.key_iterator(d):
-            d[key] = self.noise(d[key], randomize=False)
-        return d
+    preset = NOISE_PRESETS[check_choice(name, list(NOISE_PRESETS), "name")]
+    if structure is not None:
+        preset = preset.of_structure(structure)
+    kind = {"markov": RandMarkovLabelNoise, "dilate_erode": RandDilateErodeLabel}[preset.kind]
+    transform: RandLabelNoise = kind(prob, **{**preset.parameters, **options})
+    return transform
 
 
 MarkovLabelNoiseD = MarkovLabelNoiseDict = MarkovLabelNoised
 RandMarkovLabelNoiseD = RandMarkovLabelNoiseDict = RandMarkovLabelNoised
-RandDilateErodeLabelD = RandDilateErodeLabelDict = RandDilateErodeLabeld

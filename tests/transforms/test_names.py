@@ -35,9 +35,9 @@ def test_no_public_name_is_one_of_monai(package, name, monai_names, locators):
 
 
 @pytest.mark.parametrize("package", [transforms, handlers], ids=["transforms", "handlers"])
-def test_all_lists_every_public_class(package):
-    classes = {name for name, value in vars(package).items() if inspect.isclass(value)}
-    assert set(package.__all__) == classes
+def test_all_lists_every_public_class_and_function(package):
+    public = {name for name, value in vars(package).items() if inspect.isclass(value) or inspect.isfunction(value)}
+    assert set(package.__all__) == public
 
 
 def test_names_are_compared_with_those_of_monai(monai_names, locators):

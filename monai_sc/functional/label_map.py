@@ -1,0 +1,143 @@
+"""Integer label maps: into one mask per class, and back into a map where every voxel has one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from monai.config import NdarrayOrTensor
+from monai.utils import convert_to_dst_type
+from scipy import ndimage
+
+from monai_sc.functional.checks import as_array, binary_mask, check_choice
+from monai_sc.functional.distance import signed_distance
+
+__all__ = ["OVERLAPS", "check_classes", "merge_masks", "split_label_map"]
+
+OVERLAPS = ("nearest", "priority")
+
+
+def check_classes(classes: Sequence[int], background: int) -> list[int]:
+    """Return ``classes`` as a list, which must hold whole numbers, each once, and not the background.
+
+    Raises:
+        ValueError: when it does not.
+    """
+    values = list(classes)
+    if not values or len(set(values)) != len(values) or any(v != int(v) for v in values):
+        raise ValueError(f"classes must be the values of one or more classes, each once, got {classes}.")
+    if background in values:
+        raise ValueError(f"classes must not hold the value of the background, {background}, got {classes}.")
+    return [int(v) for v in values]
+
+
+def split_label_map(label_map: NdarrayOrTensor, classes: Sequence[int], *, background: int = 0) -> np.ndarray:
+    """Return the mask of each class of a label map as booleans ``(classes, *spatial)``.
+
+    Args:
+        label_map: ``(1, *spatial)``, whole numbers in any dtype.
+        classes: the values, in the order of the masks. A class that the map lacks has an empty mask.
+        background: the value of the background, which is no class.
+
+    Raises:
+        ValueError: when the map has more than one channel or holds other than whole numbers, or ``classes`` repeats a
+            value or holds the background.
+
+    Example:
+        >>> import numpy as np
+        >>> split_label_map(np.array([[0, 4, 4, 1]]), [1, 4]).astype(int).tolist()
+        [[0, 0, 0, 1], [0, 1, 1, 0]]
+    """
+    values = _map_values(label_map)
+    return np.stack([values == c for c in check_classes(classes, background)])
+
+
+def merge_masks(
+    masks: NdarrayOrTensor,
+    label_map: NdarrayOrTensor,
+    classes: Sequence[int],
+    *,
+    overlap: str = "nearest",
+    background: int = 0,
+) -> NdarrayOrTensor:
+    """Put changed masks of some classes back into the label map that they come from, so that each voxel has one value.
+
+    A voxel of the background or of ``classes`` gets the class whose mask holds it. If several do, ``overlap`` decides.
+    If none does, a voxel of the background stays. One that its class has left gets what lies on the other side, which
+    is the value of the nearest voxel of ``label_map`` that is of the background or of another one of ``classes``; if
+    that is a class, which has withdrawn as well, ``overlap`` decides between the two. Voxels of any other value stay as
+    they are. So there is no value that the map did not hold before.
+
+    Args:
+        masks: ``(classes, *spatial)``, 0 and 1 only.
+        label_map: ``(1, *spatial)``, the map as it was, whole numbers in any dtype.
+        classes: the values of the masks.
+        overlap: ``"nearest"`` gives a voxel to the mask in which it lies deepest, or to which it is nearest, so that
+            two masks meet halfway; ``"priority"`` to the one that comes first in ``classes``, as does a tie.
+        background: the value that classes may grow into, and which they leave behind; it need not occur.
+
+    Returns:
+        The new map, with the kind, shape and dtype of ``label_map``, which is not changed.
+
+    Raises:
+        ValueError: when ``masks`` do not fit the map and its classes, or ``overlap`` has no such value.
+
+    Example:
+        >>> import numpy as np
+        >>> label_map = np.array([[1, 1, 1, 2, 2, 2, 0, 7]])
+        >>> grown = np.array([[1, 1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]])
+        >>> merge_masks(grown, label_map, [1, 2]).tolist()
+        [[1, 1, 1, 1, 2, 2, 2, 7]]
+        >>> merge_masks(grown, label_map, [1, 2], overlap="priority").tolist()
+        [[1, 1, 1, 1, 1, 2, 2, 7]]
+    """
+    check_choice(overlap, OVERLAPS, "overlap")
+    values = _map_values(label_map)
+    classes = check_classes(classes, background)
+    claims = binary_mask(masks, "masks")
+    if claims.shape != (len(classes), *values.shape):
+        raise ValueError(
+            f"masks must have the shape of the map with one channel per class, {(len(classes), *values.shape)}, "
+            f"got {claims.shape}."
+        )
+    # For each class a map that is largest where the class has the best claim to a voxel.
+    if overlap == "nearest":
+        claim = np.stack([_depth(mask) for mask in claims])
+    else:
+        claim = np.broadcast_to(-np.arange(len(classes), dtype=float).reshape(-1, *[1] * values.ndim), claims.shape)
+    movable = np.isin(values, [background, *classes])
+    claimed = claims.any(axis=0)
+    merged = values.copy()
+    best = np.where(claims, claim, -np.inf).argmax(axis=0)
+    merged[movable & claimed] = np.asarray(classes)[best[movable & claimed]]
+    for k, c in enumerate(classes):
+        left, others = (values == c) & ~claimed, movable & (values != c)
+        if left.any() and others.any():
+            nearest = ndimage.distance_transform_edt(~others, return_distances=False, return_indices=True)
+            other = values[tuple(nearest[:, left])]
+            rival = np.array([classes.index(v) if v != background else k for v in other])
+            own_claim, rival_claim = claim[k][left], claim[:, left][rival, np.arange(len(rival))]
+            yields = (other == background) | (rival_claim > own_claim) | ((rival_claim == own_claim) & (rival < k))
+            merged[left] = np.where(yields, other, c)
+    return convert_to_dst_type(merged[None], label_map)[0]
+
+
+def _map_values(label_map: NdarrayOrTensor) -> np.ndarray:
+    array = as_array(label_map)
+    if array.ndim < 2 or len(array) != 1:
+        raise ValueError(f"A label map must have the shape (1, *spatial), got {array.shape}.")
+    if not np.issubdtype(array.dtype, np.integer) and array.dtype != bool:
+        with np.errstate(invalid="ignore"):
+            whole = array.astype(np.int64)
+        if not np.array_equal(whole, array):
+            found = array[whole != array]
+            raise ValueError(f"A label map must hold whole numbers only, got {found[0]:g}.")
+        return np.asarray(whole[0])
+    return array[0]
+
+
+def _depth(mask: np.ndarray) -> np.ndarray:
+    """Return how deep each voxel lies in ``mask``, negative outside; infinite where there is no boundary."""
+    if mask.all() or not mask.any():
+        return np.full(mask.shape, np.inf if mask.all() else -np.inf)
+    return -np.asarray(signed_distance(mask[None]))[0]
