@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -20,13 +20,7 @@ OUTSIDE = np.uint8(0x80)
 WORD_OF_NEIGHBOURS = np.uint64(0x3838383838383838)
 
 
-def march(
-    mask: np.ndarray,
-    expands: np.ndarray,
-    march_prob: float,
-    rng: np.random.Generator,
-    weights: Sequence[float] | np.ndarray | None = None,
-) -> np.ndarray:
+def march(mask: np.ndarray, expands: np.ndarray, march_prob: float, rng: np.random.Generator) -> np.ndarray:
     r"""Return a boolean ``mask`` ``(*spatial)``, at most 3-D, after one step of the Markov process per ``expands``.
 
     Two lists hold the voxels beside the boundary, one for each class, and change where voxels flip. A step visits only
@@ -39,18 +33,14 @@ def march(
         expands: for each step whether it expands; else it shrinks.
         march_prob: :math:`\theta_2`, in ``[0, 1]``.
         rng: of the draws.
-        weights: one factor of ``march_prob`` per axis, in ``(0, 1]``: a voxel moves with the largest of the axes along
-            which it has a neighbour of the other class. ``None`` is 1 for all.
     """
     if march_prob == 0 or not len(expands):
         return mask.copy()
     inner = (slice(1, -1),) * mask.ndim
     rimmed = np.full([size + 2 for size in mask.shape], OUTSIDE)
     rimmed[inner] = mask
-    strides = np.array([stride for stride in rimmed.strides], dtype=np.int64)
     state = np.zeros_like(rimmed)
-    factors = np.ones(mask.ndim) if weights is None else np.asarray(weights, dtype=np.float64)
-    _march(rimmed.ravel(), state.ravel(), strides, np.asarray(expands, dtype=bool), march_prob, factors, rng)
+    _march(rimmed.ravel(), state.ravel(), np.array(rimmed.strides), np.asarray(expands, dtype=bool), march_prob, rng)
     return np.asarray((state[inner] & FOREGROUND).view(bool))
 
 
@@ -63,7 +53,7 @@ def _jit(function: Callable[..., None]) -> Any:
 
 
 @_jit
-def _march(rimmed, state, strides, expands, march_prob, weights, rng):  # type: ignore[no-untyped-def] # pragma: no cover
+def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no-untyped-def] # pragma: no cover
     # Loops over slices that start at 0 are the ones that become vector instructions.
     size = len(state)
     rim = np.max(strides)  # no voxel of the image lies closer to either end
@@ -90,7 +80,6 @@ def _march(rimmed, state, strides, expands, march_prob, weights, rng):  # type: 
                 listed[side] += 1
                 state[i] |= LISTED << side
 
-    isotropic = np.all(weights == 1)
     mean_skip = 0.0 if march_prob == 1 else -1 / np.log1p(-march_prob)
     moving = np.empty(64, dtype=np.int64)
     limits = listed + listed // 2 + 64
@@ -123,16 +112,6 @@ def _march(rimmed, state, strides, expands, march_prob, weights, rng):  # type: 
             v = lists[side, i]
             s = state[v]
             moves = s & 1 == side and s & NEIGHBOURS
-            if moves and not isotropic:
-                weight = 0.0
-                for axis in range(len(strides)):
-                    for offset in (-strides[axis], strides[axis]):
-                        n = state[v + offset]
-                        if not n & OUTSIDE and n & 1 != side and weights[axis] > weight:
-                            weight = weights[axis]
-                if rng.random() >= weight:
-                    i += 1
-                    continue
             moving[movers] = v
             movers += 1 if moves else 0
             count -= 1

@@ -133,11 +133,11 @@ def _map_values(label_map: NdarrayOrTensor) -> np.ndarray:
             found = array[whole != array]
             raise ValueError(f"A label map must hold whole numbers only, got {found[0]:g}.")
         return np.asarray(whole[0])
-    return array[0]
+    return np.asarray(array[0])
 
 
 def _depth(mask: np.ndarray) -> np.ndarray:
     """Return how deep each voxel lies in ``mask``, negative outside; infinite where there is no boundary."""
     if mask.all() or not mask.any():
         return np.full(mask.shape, np.inf if mask.all() else -np.inf)
-    return -np.asarray(signed_distance(mask[None]))[0]
+    return np.asarray(-np.asarray(signed_distance(mask[None]))[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 SMOOTHING = (None, "before_flips", "after_flips")
+MOST_STEPS_PER_SIDE = 64
 PER_CHANNEL = ("num_steps", "expansion_prob", "march_prob", "flip_prob")
 
 
@@ -120,16 +122,16 @@ def markov_label_noise(
     and the clean label agree flips with probability :math:`\theta_3`. (Yao et al., ICLR 2023, Definition 1.)
     There are 4 face neighbours in 2D and 6 in 3D; what lies outside the image is neither foreground nor background.
 
-    Two things go beyond the paper. With ``spacing`` a step is a distance :math:`h` in mm, so that the boundary moves
-    equally fast along short and long sides of voxels: along an axis of spacing :math:`s` a voxel moves with probability
-    :math:`\theta_2 h / s`, and with the largest of these where it has neighbours of the other class along several axes.
-    With ``in_plane`` each slice is drawn on its own, as people annotate; whether a step expands is drawn for each
-    slice, and is that of the slice before with probability ``slice_correlation``, which is then the correlation of
-    neighbouring slices.
+    Two things go beyond the paper. With ``spacing`` a step is a distance :math:`h` in mm: the process runs on cubes of
+    that side, into which each voxel is divided (each of its sides into the nearest whole number), and a voxel takes the
+    class at its centre. So a boundary moves equally far along short and long sides of voxels, at most :math:`T h`; and
+    one that is nearer than half of a voxel to where it was has not moved. With ``in_plane`` each slice is drawn on its
+    own, as people annotate; whether a step expands is drawn for each slice, and is that of the slice before with
+    probability ``slice_correlation``, which is then the correlation of neighbouring slices.
 
     Args:
         label: 0 and 1 only, any dtype. A channel that is empty or full has no boundary, so it gets flips only.
-        num_steps: :math:`T`, at least 0; the boundary moves at most this many voxels.
+        num_steps: :math:`T`, at least 0; the boundary moves at most this many voxels, or steps.
         expansion_prob: :math:`\theta_1` in ``[0, 1]``; over 0.5 the label grows, under 0.5 it shrinks.
         march_prob: :math:`\theta_2` in ``[0, 1]``.
         flip_prob: :math:`\theta_3` in ``[0, 1]``.
@@ -178,7 +180,7 @@ def markov_label_noise(
     if seed < 0:
         raise ValueError(f"seed must be at least 0, got {seed}.")
     clean = binary_mask(label)
-    weights, axis = step_geometry(parameters, clean.ndim - 1, spacing)
+    steps_per_side, axis = step_geometry(parameters, clean.ndim - 1, spacing)
     noisy = np.empty_like(clean)
     for channel, (steps, expansion, march_p, flip) in enumerate(channel_parameters(parameters, len(clean))):
         # The steps have a generator of their own, so that a longer process begins as a shorter one does.
@@ -186,21 +188,20 @@ def markov_label_noise(
         slices = 1 if axis is None else clean.shape[1 + axis]
         expands = draw_steps(steps, expansion, slices, slice_correlation, step_rng)
         if axis is None:
-            mask = _march_near_boundary(clean[channel], expands[0], march_p, weights, rng)
+            mask = _march(clean[channel], expands[0], march_p, steps_per_side, rng)
         else:
             mask = np.empty_like(clean[channel])
             along, marched = np.moveaxis(clean[channel], axis, 0), np.moveaxis(mask, axis, 0)
-            in_slice = np.delete(weights, axis)
+            in_slice = np.delete(steps_per_side, axis)
             for k, own in enumerate(expands):
-                marched[k] = _march_near_boundary(along[k], own, march_p, in_slice, rng)
-        filter_weights = weights if axis is None else np.where(np.arange(len(weights)) == axis, 0, weights)
+                marched[k] = _march(along[k], own, march_p, in_slice, rng)
         if smoothing == "before_flips":
-            mask = _smooth(mask, smooth_sigma, smooth_radius, filter_weights)
+            mask = smooth_mask(mask, smooth_sigma, smooth_radius, steps_per_side, axis)
         if flip > 0:
             flips = rng.random(mask.shape, dtype=np.float32) < flip
             mask = mask ^ (flips if smoothing == "after_flips" else flips & (mask == clean[channel]))
         if smoothing == "after_flips":
-            mask = _smooth(mask, smooth_sigma, smooth_radius, filter_weights)
+            mask = smooth_mask(mask, smooth_sigma, smooth_radius, steps_per_side, axis)
         noisy[channel] = mask
     return convert_to_dst_type(noisy, label)[0]
 
@@ -214,7 +215,7 @@ def channel_parameters(parameters: MarkovParameters, channels: int) -> list[tupl
 def step_geometry(
     parameters: MarkovParameters, ndim: int, spacing: Sequence[float] | None
 ) -> tuple[np.ndarray, int | None]:
-    """Return how much of ``march_prob`` counts along each of ``ndim`` axes, and the axis of the slices if ``in_plane``.
+    """Return how many steps each of ``ndim`` sides of a voxel is long, and the axis of the slices if ``in_plane``.
 
     Raises:
         ValueError: when ``spacing`` does not fit the label, or a parameter needs one that it lacks.
@@ -228,20 +229,23 @@ def step_geometry(
             if spacing is None:
                 raise ValueError("in_plane needs spacing or slice_axis, to know along which axis the slices lie.")
             axis = acquisition_axis(spacing)
-    else:
-        axis = None
     if spacing is None:
         if step_size is not None:
             raise ValueError(f"step_size needs spacing, got {step_size} without one.")
-        return np.ones(ndim), axis
-    smallest = min(s for a, s in enumerate(spacing) if a != axis)
-    step = smallest if step_size is None else step_size
-    if step > smallest * (1 + 1e-6):
+        return np.ones(ndim, dtype=int), axis
+    marched = [s for a, s in enumerate(spacing) if a != axis]
+    step = min(marched) if step_size is None else step_size
+    if step > min(marched) * (1 + 1e-6):
         raise ValueError(
-            f"step_size must be at most the smallest side of a voxel, {smallest:g}, got {step:g}: "
+            f"step_size must be at most the smallest side of a voxel, {min(marched):g}, got {step:g}: "
             "a boundary cannot jump over voxels; take a smaller step and more of them."
         )
-    return np.minimum(step / np.asarray(spacing), 1), axis
+    if max(marched) > MOST_STEPS_PER_SIDE * step:
+        raise ValueError(
+            f"No side of a voxel may be longer than {MOST_STEPS_PER_SIDE} steps of {step:g}, got spacing {spacing}; "
+            "take a larger step_size or in_plane=True."
+        )
+    return np.array([1 if a == axis else round(s / step) for a, s in enumerate(spacing)]), axis
 
 
 def acquisition_axis(spacing: Sequence[float]) -> int:
@@ -272,24 +276,43 @@ def draw_steps(
     return np.asarray(np.take_along_axis(steps, origin, axis=1).T)
 
 
-def _march_near_boundary(
-    mask: np.ndarray, expands: np.ndarray, march_prob: float, weights: np.ndarray, rng: np.random.Generator
+def smooth_mask(
+    mask: np.ndarray, sigma: float, radius: int | None, steps_per_side: np.ndarray, slice_axis: int | None
+) -> np.ndarray:
+    """Return a boolean ``mask`` ``(*spatial)`` after a Gaussian filter and a threshold of 0.5."""
+    axes = [axis for axis in range(mask.ndim) if axis != slice_axis]
+    sigmas = [sigma / steps_per_side[axis] for axis in axes]
+    radii = None if radius is None else [max(1, round(radius / steps_per_side[axis])) for axis in axes]
+    return np.asarray(ndimage.gaussian_filter(mask.astype(np.float32), sigmas, axes=axes, radius=radii) > 0.5)
+
+
+def centres(fine: np.ndarray, clean: np.ndarray, steps_per_side: np.ndarray) -> np.ndarray:
+    """Return the class at the centre of each voxel, where ``fine`` divides it; if its centre is a boundary, its own."""
+    places = [(n // 2,) if n % 2 else (n // 2 - 1, n // 2) for n in steps_per_side]
+    corners = [
+        fine[tuple(slice(p, None, n) for p, n in zip(place, steps_per_side, strict=True))]
+        for place in itertools.product(*places)
+    ]
+    return np.asarray(np.where(clean, np.logical_or.reduce(corners), np.logical_and.reduce(corners)))
+
+
+def _march(
+    mask: np.ndarray, expands: np.ndarray, march_prob: float, steps_per_side: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """March in the box that the foreground can reach, since a large volume may hold a small structure."""
     reach = int(np.count_nonzero(expands)) + 1
     box = []
-    for axis in range(mask.ndim):
+    for axis, steps in enumerate(steps_per_side):
         hit = np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
         if not len(hit):
             return mask.copy()
-        box.append(slice(max(hit[0] - reach, 0), hit[-1] + reach + 1))
+        margin = -(-reach // steps)
+        box.append(slice(max(hit[0] - margin, 0), hit[-1] + margin + 1))
+    near = mask[tuple(box)]
+    fine = near
+    for axis, steps in enumerate(steps_per_side):
+        fine = fine if steps == 1 else np.repeat(fine, steps, axis=axis)
+    fine = march(fine, expands, march_prob, rng)
     marched = mask.copy()
-    marched[tuple(box)] = march(mask[tuple(box)], expands, march_prob, rng, weights)
+    marched[tuple(box)] = fine if fine.shape == near.shape else centres(fine, near, steps_per_side)
     return marched
-
-
-def _smooth(mask: np.ndarray, sigma: float, radius: int | None, weights: np.ndarray) -> np.ndarray:
-    axes = [a for a, weight in enumerate(weights) if weight > 0]
-    sigmas = [sigma * weights[a] for a in axes]
-    radii = None if radius is None else [max(1, round(radius * weights[a])) for a in axes]
-    return np.asarray(ndimage.gaussian_filter(mask.astype(np.float32), sigmas, axes=axes, radius=radii) > 0.5)

@@ -11,6 +11,7 @@ from monai.data import MetaTensor
 from scipy import ndimage, stats
 
 from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
+from monai_sc.functional.noise import draw_steps
 
 GROW = {"num_steps": 2, "expansion_prob": 1, "march_prob": 1}
 NOISE = {"num_steps": 4, "expansion_prob": 0.6, "march_prob": 0.4, "flip_prob": 0.05}
@@ -60,7 +61,7 @@ LAWS = [
 
 @pytest.mark.parametrize(("clean", "steps", "expansion", "march", "flip"), LAWS)
 def test_area_dice_and_place_are_distributed_as_in_the_definition(clean, steps, expansion, march, flip):
-    runs = 150
+    runs = 300
     rng = random.Random(1)
     slow = np.stack([slow_markov_noise(clean, steps, expansion, march, flip, rng) for _ in range(runs)])
     parameters = {"num_steps": steps, "expansion_prob": expansion, "march_prob": march, "flip_prob": flip}
@@ -73,6 +74,205 @@ def test_area_dice_and_place_are_distributed_as_in_the_definition(clean, steps, 
     frequency = (slow.mean(axis=0) + fast.mean(axis=0)) / 2
     standard_error = np.sqrt(2 * frequency * (1 - frequency) / runs)
     assert np.all(np.abs(slow.mean(axis=0) - fast.mean(axis=0)) <= 4.5 * standard_error)
+
+
+def marched_by_dilation(clean, num_steps, expansion_prob, march_prob, rng):
+    """Definition 1 once more, for long processes: every step dilates the whole image."""
+    mask = clean.copy()
+    for _ in range(num_steps):
+        growing = mask if rng.random() < expansion_prob else ~mask
+        ring = ndimage.binary_dilation(growing) & ~growing
+        mask ^= ring & (rng.random(mask.shape) < march_prob)
+    return mask
+
+
+def displacement(masks, clean):
+    """Return the mean distance of the voxels beside the boundary of each mask from the clean one, outward positive."""
+    phi = ndimage.distance_transform_edt(~clean) - ndimage.distance_transform_edt(clean)
+    edges = [mask & ndimage.binary_dilation(~mask) for mask in masks]
+    return [phi[edge].sum() / max(edge.sum(), 1) for edge in edges]
+
+
+# Long enough for every voxel to be listed, to become stale and to be taken off its list many times.
+LONG = [
+    pytest.param(ball((60, 56), (30, 28), 12), 120, 0.5, 0.1, id="2d-to-and-fro"),
+    pytest.param(ball((60, 56), (20, 8), 12), 90, 0.8, 0.05, id="2d-expanding-at-the-edge"),
+    pytest.param(ball((60, 56), (30, 28), 24), 40, 0.2, 0.1, id="2d-shrinking"),
+    pytest.param(np.random.default_rng(0).random((40, 40)) < 0.4, 25, 0.5, 0.4, id="2d-speckles"),
+    pytest.param(ball((22, 24, 20), (11, 12, 10), 6), 40, 0.5, 0.15, id="3d-to-and-fro"),
+]
+
+
+@pytest.mark.parametrize(("clean", "steps", "expansion", "march"), LONG)
+def test_a_long_process_is_distributed_as_one_that_dilates_the_whole_image(clean, steps, expansion, march):
+    runs, rng = 400, np.random.default_rng(2)
+    slow = [marched_by_dilation(clean, steps, expansion, march, rng) for _ in range(runs)]
+    parameters = {"num_steps": steps, "expansion_prob": expansion, "march_prob": march}
+    fast = [markov_label_noise(clean[None], **parameters, seed=seed)[0] for seed in range(runs)]
+    measures = [
+        lambda masks: [mask.sum() for mask in masks],
+        lambda masks: [dice(mask, clean) for mask in masks],
+        lambda masks: displacement(masks, clean),
+        lambda masks: [(mask & ndimage.binary_dilation(~mask)).sum() for mask in masks],  # how rough it is
+    ]
+    for measure in measures:
+        assert stats.ks_2samp(measure(slow), measure(fast), method="asymp").pvalue > 0.01
+
+
+@pytest.mark.parametrize("steps", [1, 7, 30])
+def test_a_longer_process_begins_as_a_shorter_one(label, steps):
+    parameters = {"expansion_prob": 0.5, "march_prob": 1, "seed": 4}
+    short = markov_label_noise(label, num_steps=steps, **parameters)
+    longer = markov_label_noise(label, num_steps=steps + 1, **parameters)
+    grown = markov_label_noise(short, num_steps=1, expansion_prob=1, march_prob=1, seed=0)
+    shrunk = markov_label_noise(short, num_steps=1, expansion_prob=0, march_prob=1, seed=0)
+    for channel in range(len(label)):
+        assert any(np.array_equal(longer[channel], moved[channel]) for moved in (grown, shrunk))
+
+
+def mean_change(before, after, axis):
+    """Return by how many voxels a slab that fills the image across ``axis`` has grown along it."""
+    return np.mean(after.sum(axis=axis, dtype=int) - before.sum(axis=axis, dtype=int))
+
+
+class TestSteps:
+    """In mm, and slice by slice."""
+
+    @pytest.mark.parametrize(
+        ("spacing", "steps", "moved"),
+        [
+            pytest.param((3, 1), 1, 0, id="a-third-of-a-voxel-is-none"),
+            pytest.param((3, 1), 2, 1, id="two-thirds-are-one"),
+            pytest.param((3, 1), 4, 1, id="four-thirds-are-one"),
+            pytest.param((3, 1), 5, 2, id="five-thirds-are-two"),
+            pytest.param((2, 1), 1, 0, id="half-a-voxel-is-none"),
+            pytest.param((2, 1), 2, 1, id="a-whole-voxel"),
+            pytest.param((1, 3), 4, 4, id="along-the-short-side"),
+        ],
+    )
+    @pytest.mark.parametrize("expands", [1, 0])
+    def test_certain_steps_move_a_face_by_their_length_in_mm(self, spacing, steps, moved, expands):
+        slab = np.zeros((1, 20, 6), dtype=bool)
+        slab[:, :10] = True
+        noisy = markov_label_noise(slab, num_steps=steps, expansion_prob=expands, march_prob=1, spacing=spacing, seed=0)
+        assert np.array_equal(noisy[0].sum(axis=0), np.full(6, 10 + (moved if expands else -moved)))
+
+    def test_step_size_divides_every_voxel(self):
+        slab = np.zeros((1, 20, 6), dtype=bool)
+        slab[:, :10] = True
+        parameters = {"num_steps": 7, "expansion_prob": 1, "march_prob": 1, "spacing": (1, 2), "seed": 0}
+        assert markov_label_noise(slab, **parameters, step_size=0.5)[0].sum() == 6 * 13  # 3.5 mm, to the centre
+
+    @pytest.mark.parametrize(("long", "expansion"), [(3, 1.0), (4, 1.0), (3, 0.0), (5, 0.8)])
+    def test_both_faces_move_equally_far_in_mm(self, long, expansion):
+        parameters = {"num_steps": 120, "expansion_prob": expansion, "march_prob": 0.1}
+        thick = np.zeros((1, 120 // long + 10, 30, 30), dtype=bool)
+        thick[:, : 60 // long + 5] = True
+        thin = np.zeros((1, 12, 120, 30), dtype=bool)
+        thin[:, :, :60] = True
+        runs = 12
+        moved = np.array(
+            [
+                [
+                    mean_change(label, markov_label_noise(label, **parameters, spacing=(long, 1, 1), seed=seed), axis)
+                    for label, axis in ((thick, 1), (thin, 2))
+                ]
+                for seed in range(runs)
+            ]
+        ) * (long, 1)
+        thick_mm, thin_mm = moved.mean(axis=0)
+        assert abs(thin_mm) > 8
+        # A cube-wide front is rougher than one that a voxel's centre decides, hence the tolerance beyond the error.
+        assert thick_mm == pytest.approx(thin_mm, abs=0.5 + 3 * np.hypot(*moved.std(axis=0)) / math.sqrt(runs))
+
+    @pytest.mark.parametrize("spacing", [(3.0, 1.0), (2.0, 1.1)])
+    def test_centres_are_those_of_the_process_on_cubes(self, spacing):
+        clean = ball((15, 24), (7, 12), 5)
+        parameters = {"num_steps": 9, "expansion_prob": 0.7, "march_prob": 0.5}
+        noisy = markov_label_noise(clean[None], **parameters, spacing=spacing, seed=5)[0]
+        n = round(spacing[0] / spacing[1])
+        fine = markov_label_noise(np.repeat(clean, n, axis=0)[None], **parameters, seed=5)[0].reshape(15, n, 24)
+        middle = fine[:, (n - 1) // 2 : n // 2 + 1]
+        expected = [
+            [m.all() if m.all() or not m.any() else c for m, c in zip(row.T, own, strict=True)]
+            for row, own in zip(middle, clean, strict=True)
+        ]
+        assert np.array_equal(noisy, expected)
+        assert not np.array_equal(noisy, clean)
+
+    def test_equal_spacing_is_no_spacing(self, label):
+        with_spacing = markov_label_noise(label, **NOISE, spacing=(0.7,) * (label.ndim - 1), seed=3)
+        assert np.array_equal(with_spacing, markov_label_noise(label, **NOISE, seed=3))
+
+    @pytest.mark.parametrize("axis", [0, 1, 2])
+    def test_in_plane_slices_stay_apart(self, axis):
+        clean = np.zeros((1, 9, 10, 11), dtype=bool)
+        middle = [slice(None)] * 3
+        middle[axis] = 4
+        clean[0][tuple(middle)][2:7, 2:7] = True
+        parameters = {"num_steps": 3, "expansion_prob": 1, "march_prob": 1, "seed": 0}
+        noisy = markov_label_noise(clean, **parameters, in_plane=True, slice_axis=axis)[0]
+        expected = np.zeros_like(clean[0])
+        expected[tuple(middle)] = ndimage.binary_dilation(clean[0][tuple(middle)], iterations=3)
+        assert np.array_equal(noisy, expected)
+
+    @pytest.mark.parametrize("spacing", [(5, 1, 1), (1, 5, 1), (1, 1, 5), (1, 1, 1)])
+    def test_slices_lie_along_the_largest_spacing(self, spacing):
+        clean = ball((12, 12, 12), (6, 6, 6), 4)[None]
+        parameters = {"num_steps": 3, "expansion_prob": 0.8, "march_prob": 0.5, "in_plane": True, "seed": 0}
+        found = markov_label_noise(clean, **parameters, spacing=spacing)
+        axis = max(range(3), key=lambda a: (spacing[a], a))
+        assert np.array_equal(found, markov_label_noise(clean, **parameters, spacing=spacing, slice_axis=axis))
+
+    def test_in_plane_smoothing_stays_in_the_plane(self):
+        clean = np.zeros((1, 5, 9, 9), dtype=bool)
+        clean[0, 2, 2:7, 2:7] = True
+        smooth = {"smoothing": "before_flips", "smooth_sigma": 1.0}
+        parameters = {"num_steps": 0, "expansion_prob": 0, "march_prob": 0, **smooth, "seed": 0}
+        noisy = markov_label_noise(clean, **parameters, in_plane=True, slice_axis=0)[0]
+        assert np.array_equal(noisy[2], markov_label_noise(clean[:, 2], **parameters)[0])
+        assert noisy.sum() == noisy[2].sum() > 0
+        assert not markov_label_noise(clean, **parameters).any()  # a single slice is thinner than the filter
+
+    @pytest.mark.parametrize("correlation", [0.0, 0.6, 1.0])
+    def test_slices_share_their_steps_with_the_given_correlation(self, correlation):
+        steps = draw_steps(20000, 0.7, 4, correlation, np.random.default_rng(0))
+        assert steps.shape == (4, 20000)
+        assert np.abs(steps.mean(axis=1) - 0.7).max() < 4.5 * math.sqrt(0.21 / 20000)
+        found = np.corrcoef(steps)
+        for lag in (1, 2, 3):
+            assert np.diagonal(found, lag) == pytest.approx(correlation**lag, abs=4.5 / math.sqrt(20000))
+
+    def test_each_slice_has_the_law_of_an_image(self):
+        disc, runs = ball((24, 24), (12, 12), 7), 100
+        parameters = {"num_steps": 30, "expansion_prob": 0.6, "march_prob": 0.1}
+        volume = np.repeat(disc[None], 5, axis=0)[None]
+        options = {"in_plane": True, "slice_axis": 0, "slice_correlation": 0.5}
+        slices = [markov_label_noise(volume, **parameters, **options, seed=s)[0].sum(axis=(1, 2)) for s in range(runs)]
+        images = [markov_label_noise(disc[None], **parameters, seed=s).sum() for s in range(5 * runs)]
+        for k in range(5):
+            assert stats.ks_2samp([areas[k] for areas in slices], images).pvalue > 0.005
+
+    REFUSED = [
+        pytest.param({"in_plane": True}, "in_plane needs spacing or slice_axis", id="which-axis"),
+        pytest.param({"slice_axis": 0}, "slice_axis must be 0, 1 or 2, and goes with in_plane=True", id="axis-alone"),
+        pytest.param({"in_plane": True, "slice_axis": 3}, "slice_axis must be 0, 1 or 2", id="no-such-axis"),
+        pytest.param({"step_size": 1.0}, "step_size needs spacing, got 1.0", id="step-without-spacing"),
+        pytest.param({"step_size": 3, "spacing": (2, 2, 4)}, "at most the smallest side of a voxel, 2, got 3", id="step"),
+        pytest.param({"step_size": 0}, "step_size must be more than 0", id="no-step"),
+        pytest.param({"slice_correlation": 1.5}, "slice_correlation must be a probability", id="correlation"),
+        pytest.param({"spacing": (1, 1, 70)}, "No side of a voxel may be longer than 64 steps of 1, got", id="needle"),
+        pytest.param({"spacing": (1, 1)}, "spacing must be 3 positive numbers", id="spacing"),
+    ]
+
+    @pytest.mark.parametrize(("options", "message"), REFUSED)
+    def test_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            markov_label_noise(np.zeros((1, 4, 4, 4)), **NOISE, **options, seed=0)
+
+    def test_slices_need_a_volume(self):
+        with pytest.raises(ValueError, match=r"in_plane needs a label with 3 spatial axes, got 2\.$"):
+            markov_label_noise(np.zeros((1, 4, 4)), **NOISE, in_plane=True, slice_axis=0, seed=0)
 
 
 def test_the_comparison_of_distributions_notices_diagonal_neighbours():
