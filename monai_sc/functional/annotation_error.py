@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import contourpy
@@ -135,7 +136,8 @@ def coarsen_contour(
 
     This is the reader who clicks around a structure. The vertices lie on the contour, equally far from one another
     along it, at least four of them; the first is drawn at random. A volume is redrawn slice by slice. Holes have
-    polygons of their own. A contour whose polygon would hold no voxel stays as it is.
+    polygons of their own. A contour whose polygon would hold no voxel stays as it is, and so does the edge of the image
+    where it cuts a structure off.
 
     Args:
         label: 0 and 1 only, any dtype; 2D or 3D.
@@ -187,10 +189,13 @@ def _rng(seed: int, channel: int) -> np.random.Generator:
 
 
 def _redrawn(mask: np.ndarray, distance: float, sides: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    redrawn = np.zeros(np.add(mask.shape, 2), dtype=bool)
     if not mask.any():
         return mask
-    contours = contourpy.contour_generator(z=np.pad(mask, 1).astype(np.float64)).lines(0.5)
+    # A structure that the image cuts off is drawn as if it went on, so that no corner at the edge is cut.
+    beyond = min(max(mask.shape), math.ceil(distance / min(sides)))
+    extended = np.pad(np.pad(mask, beyond, mode="edge"), 1)
+    redrawn = np.zeros_like(extended)
+    contours = contourpy.contour_generator(z=extended.astype(np.float64)).lines(0.5)
     for points in contours:
         line = np.asarray(points)[:, ::-1]  # from x, y to the order of the axes
         along = np.append(0, np.cumsum(np.linalg.norm(np.diff(line, axis=0) * sides, axis=1)))
@@ -203,4 +208,5 @@ def _redrawn(mask: np.ndarray, distance: float, sides: np.ndarray, rng: np.rando
         if not inside.any():
             inside = Polygon(line).contains_points(voxels)
         redrawn[tuple(map(slice, low, high))] ^= inside.reshape(high - low)  # a hole lies within another contour
-    return redrawn[1:-1, 1:-1]
+    inner = tuple(slice(beyond + 1, beyond + 1 + size) for size in mask.shape)
+    return redrawn[inner]

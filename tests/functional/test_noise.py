@@ -258,7 +258,9 @@ class TestSteps:
         pytest.param({"slice_axis": 0}, "slice_axis must be 0, 1 or 2, and goes with in_plane=True", id="axis-alone"),
         pytest.param({"in_plane": True, "slice_axis": 3}, "slice_axis must be 0, 1 or 2", id="no-such-axis"),
         pytest.param({"step_size": 1.0}, "step_size needs spacing, got 1.0", id="step-without-spacing"),
-        pytest.param({"step_size": 3, "spacing": (2, 2, 4)}, "at most the smallest side of a voxel, 2, got 3", id="step"),
+        pytest.param(
+            {"step_size": 3, "spacing": (2, 2, 4)}, "at most the smallest side of a voxel, 2, got 3", id="step"
+        ),
         pytest.param({"step_size": 0}, "step_size must be more than 0", id="no-step"),
         pytest.param({"slice_correlation": 1.5}, "slice_correlation must be a probability", id="correlation"),
         pytest.param({"spacing": (1, 1, 70)}, "No side of a voxel may be longer than 64 steps of 1, got", id="needle"),

@@ -16,23 +16,33 @@ from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
 from monai_sc.transforms import (
     MarkovLabelNoise,
     MarkovLabelNoised,
+    RandCoarsenContour,
+    RandCoarsenContourd,
     RandDilateErodeLabel,
     RandDilateErodeLabeld,
     RandMarkovLabelNoise,
     RandMarkovLabelNoised,
+    RandTranslateLabel,
+    RandTranslateLabeld,
 )
 
 NOISE = {"num_steps": 3, "expansion_prob": 0.6, "march_prob": 0.5, "flip_prob": 0.02}
 RADIUS = {"radius": (1, 3)}
+VERTICES = {"vertex_distance": (4, 9), "slice_axis": 0}
+TRANSLATION = {"distance": (1.5, 4), "slice_axis": 0}
 FIXED = pytest.param(MarkovLabelNoised, NOISE, id="MarkovLabelNoised")
 RANDOM = [
     pytest.param(RandMarkovLabelNoised, {"prob": 1.0, **NOISE}, id="RandMarkovLabelNoised"),
     pytest.param(RandDilateErodeLabeld, {"prob": 1.0, **RADIUS}, id="RandDilateErodeLabeld"),
+    pytest.param(RandCoarsenContourd, {"prob": 1.0, **VERTICES}, id="RandCoarsenContourd"),
+    pytest.param(RandTranslateLabeld, {"prob": 1.0, **TRANSLATION}, id="RandTranslateLabeld"),
 ]
 DICTIONARY = [FIXED, *RANDOM]
 RANDOM_ARRAY = [
     pytest.param(RandMarkovLabelNoise, {"prob": 1.0, **NOISE}, id="RandMarkovLabelNoise"),
     pytest.param(RandDilateErodeLabel, {"prob": 1.0, **RADIUS}, id="RandDilateErodeLabel"),
+    pytest.param(RandCoarsenContour, {"prob": 1.0, **VERTICES}, id="RandCoarsenContour"),
+    pytest.param(RandTranslateLabel, {"prob": 1.0, **TRANSLATION}, id="RandTranslateLabel"),
 ]
 
 
@@ -319,8 +329,8 @@ def test_radius_in_mm_of_a_label_without_an_affine_is_refused(label):
             noise(given)
 
 
-@pytest.mark.parametrize(("transform", "options"), RANDOM)
-def test_channel_without_a_boundary_is_dilated_to_itself(transform, options):
+@pytest.mark.parametrize(("transform", "options"), RANDOM[:3])
+def test_channel_without_a_boundary_is_changed_to_itself(transform, options):
     options = {**options, "flip_prob": 0.0} if transform is RandMarkovLabelNoised else options
     label = torch.stack([torch.zeros(6, 6), torch.ones(6, 6)])
     assert torch.equal(transform("label", **options)({"label": label})["label"].as_tensor(), label)
@@ -339,7 +349,7 @@ def test_missing_case_id_is_refused(label):
         MarkovLabelNoised("label", **NOISE, id_key="name")({"label": label})
 
 
-@pytest.mark.parametrize("name", ["MarkovLabelNoise", "RandMarkovLabelNoise", "RandDilateErodeLabel"])
+@pytest.mark.parametrize("name", ["MarkovLabelNoise", *(p.id for p in RANDOM_ARRAY), "RandDropComponents"])
 def test_aliases_are_the_dictionary_version(name):
     dictionary = getattr(transforms, f"{name}d")
     assert getattr(transforms, f"{name}D") is getattr(transforms, f"{name}Dict") is dictionary

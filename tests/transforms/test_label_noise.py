@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from monai.data import MetaTensor
+
+from monai_sc.functional import (
+    NOISE_PRESETS,
+    coarsen_contour,
+    drop_components,
+    markov_label_noise,
+    merge_masks,
+    split_label_map,
+    translate_label,
+)
+from monai_sc.transforms import (
+    MarkovLabelNoise,
+    MarkovLabelNoised,
+    RandCoarsenContour,
+    RandDilateErodeLabel,
+    RandDropComponents,
+    RandDropComponentsd,
+    RandMarkovLabelNoise,
+    RandMarkovLabelNoised,
+    RandTranslateLabel,
+    noise_preset,
+)
+
+NOISE = {"num_steps": 5, "expansion_prob": 0.7, "march_prob": 0.5}
+MAPS = [
+    pytest.param(RandMarkovLabelNoise, NOISE, id="markov"),
+    pytest.param(RandDilateErodeLabel, {"radius": (1, 3)}, id="dilate-erode"),
+    pytest.param(RandDropComponents, {"drop_prob": 0.5}, id="drop"),
+    pytest.param(RandCoarsenContour, {"vertex_distance": (5, 9), "slice_axis": 0}, id="coarsen"),
+    pytest.param(RandTranslateLabel, {"distance": (1, 3), "slice_axis": 0}, id="translate"),
+]
+
+
+def label_map(shape=(30, 32)):
+    """Return a map with touching classes 2 and 5, a class 7 and background."""
+    grid = np.indices(shape)
+    values = np.zeros(shape, dtype=np.int16)
+    values[(grid[-2] > 5) & (grid[-2] < 22) & (grid[-1] > 5) & (grid[-1] < 15)] = 2
+    values[(grid[-2] > 5) & (grid[-2] < 22) & (grid[-1] >= 15) & (grid[-1] < 25)] = 5
+    values[(grid[-2] > 26) & (grid[-1] > 20)] = 7
+    return values[None]
+
+
+def as_meta(array, spacing):
+    return MetaTensor(torch.as_tensor(array), affine=np.diag([*spacing, 1.0]))
+
+
+@pytest.mark.parametrize(("transform", "options"), MAPS)
+@pytest.mark.parametrize("shape", [(30, 32), (4, 30, 32)], ids=["2d", "3d"])
+@pytest.mark.parametrize("overlap", ["nearest", "priority"])
+def test_every_noise_keeps_a_label_map_valid(transform, options, shape, overlap):
+    values = label_map(shape)
+    noise = transform(1.0, classes=[2, 5], overlap=overlap, **options).set_random_state(3)
+    changed = False
+    for _ in range(4):
+        noisy = noise(values)
+        assert noisy.dtype == torch.int16
+        assert set(np.unique(noisy)) <= {0, 2, 5, 7}
+        assert np.array_equal(noisy == 7, values == 7)
+        changed |= bool(np.any(np.asarray(noisy) != values))
+    assert changed
+
+
+def test_parameters_are_per_class_and_the_masks_are_those_of_the_law():
+    values = label_map()
+    parameters = {**NOISE, "num_steps": (0, 6), "expansion_prob": (0.5, 1.0)}
+    noise = RandMarkovLabelNoise(1.0, classes=[5, 2], overlap="priority", **parameters).set_random_state(0)
+    noisy = noise(values)
+    masks = markov_label_noise(split_label_map(values, [5, 2]), **parameters, seed=noise.seed)
+    assert np.array_equal(noisy, merge_masks(masks, values, [5, 2], overlap="priority"))
+    assert np.array_equal(noisy == 5, values == 5)  # no step, and the first in order of priority
+    assert np.sum(np.asarray(noisy) == 2) > np.sum(values == 2)
+
+
+def test_fixed_and_dictionary_versions_know_label_maps():
+    values = label_map()
+    options = {**NOISE, "classes": [2, 5], "overlap": "priority", "background": 0}
+    fixed = MarkovLabelNoise(**options, seed=3)(values, "a")
+    assert np.array_equal(MarkovLabelNoised("label", **options, seed=3)({"label": values, "id": "a"})["label"], fixed)
+    assert np.any(np.asarray(fixed) != values)
+    array, dictionary = RandMarkovLabelNoise(1.0, **options), RandMarkovLabelNoised("label", 1.0, **options)
+    array.set_random_state(1)
+    dictionary.set_random_state(1)
+    assert np.array_equal(array(values), dictionary({"label": values})["label"])
+
+
+def test_classes_with_a_background_that_is_not_zero():
+    values = np.where(label_map() == 0, 255, label_map())
+    noisy = RandMarkovLabelNoise(1.0, classes=[2, 5], background=255, **NOISE).set_random_state(0)(values)
+    assert set(np.unique(noisy)) == {2, 5, 7, 255}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param({"classes": [1, 1]}, r"classes must be the values of one or more classes", id="twice"),
+        pytest.param({"classes": [0]}, r"classes must not hold the value of the background", id="background"),
+        pytest.param({"overlap": "allow"}, r"overlap must be one of 'nearest', 'priority', got 'allow'", id="overlap"),
+        pytest.param({"unit": "cm"}, r"unit must be one of 'voxel', 'mm', got 'cm'", id="unit"),
+    ],
+)
+@pytest.mark.parametrize(("transform", "own"), MAPS)
+def test_options_out_of_range_are_refused(transform, own, options, message):
+    with pytest.raises(ValueError, match=message):
+        transform(1.0, **own, **options)
+
+
+@pytest.mark.parametrize("transform", [RandMarkovLabelNoise, MarkovLabelNoise])
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        pytest.param({"num_steps": 3}, "expansion_prob must be given", id="missing"),
+        pytest.param(
+            {**NOISE, "theta": 3}, "theta is no parameter of the Markov label noise, which has num", id="unknown"
+        ),
+    ],
+)
+def test_missing_and_unknown_parameters_are_refused(transform, parameters, message):
+    with pytest.raises(TypeError, match=message):
+        transform(**parameters)
+
+
+class TestUnitsAndSlices:
+    def volume(self):
+        values = np.zeros((1, 10, 24, 24), dtype=np.uint8)
+        values[:, 3:7, 8:16, 8:16] = 1
+        return values
+
+    def test_steps_in_mm_follow_the_affine(self):
+        given = as_meta(self.volume(), (3.0, 1.0, 1.0))
+        noise = RandMarkovLabelNoise(1.0, unit="mm", **NOISE).set_random_state(0)
+        noisy = noise(given)
+        expected = markov_label_noise(self.volume(), **NOISE, spacing=(3.0, 1.0, 1.0), seed=noise.seed)
+        assert np.array_equal(noisy, expected)
+        assert not np.array_equal(expected, markov_label_noise(self.volume(), **NOISE, seed=noise.seed))
+
+    @pytest.mark.parametrize("spacing", [(4.0, 1.0, 1.0), (1.0, 1.0, 4.0)])
+    def test_slices_lie_as_the_affine_says(self, spacing):
+        given = as_meta(self.volume(), spacing)
+        noise = RandMarkovLabelNoise(1.0, in_plane=True, **NOISE).set_random_state(0)
+        noisy = noise(given)
+        axis = spacing.index(4.0)
+        expected = markov_label_noise(self.volume(), **NOISE, in_plane=True, slice_axis=axis, seed=noise.seed)
+        assert np.array_equal(noisy, expected)
+
+    @pytest.mark.parametrize(
+        "noise",
+        [
+            pytest.param(RandMarkovLabelNoise(1.0, in_plane=True, **NOISE), id="markov"),
+            pytest.param(RandCoarsenContour(1.0, vertex_distance=(3, 4)), id="coarsen"),
+            pytest.param(RandTranslateLabel(1.0, distance=(3, 4)), id="translate"),
+        ],
+    )
+    def test_a_volume_without_an_affine_has_no_slices(self, noise):
+        with pytest.raises(ValueError, match=r"label must be a MetaTensor with an affine, .* give slice_axis\.$"):
+            noise(self.volume())
+
+    def test_translation_stays_in_the_plane_and_has_its_length_in_mm(self):
+        values = np.zeros((1, 9, 61, 121), dtype=np.uint8)
+        values[0, 4, 30, 60] = 1
+        noise = RandTranslateLabel(1.0, distance=(10, 10), unit="mm").set_random_state(0)
+        moved = np.array([np.argwhere(noise(as_meta(values, (5.0, 1.0, 0.5))))[0].tolist() for _ in range(300)])
+        shifts = (moved[:, 1:] - (4, 30, 60)) * (5.0, 1.0, 0.5)
+        assert not shifts[:, 0].any()
+        assert np.abs(np.linalg.norm(shifts, axis=1) - 10).max() < 0.6
+        assert np.abs(shifts.mean(axis=0)).max() < 4.5 * 10 / math.sqrt(2 * 300)
+        assert np.ptp(np.arctan2(shifts[:, 1], shifts[:, 2])) > 6
+
+    def test_translation_is_the_shift_of_each_channel(self):
+        values = np.zeros((2, 20, 20), dtype=np.uint8)
+        values[:, 8:12, 8:12] = 1
+        noise = RandTranslateLabel(1.0, distance=((0, 0), (3, 3))).set_random_state(0)
+        moved = np.asarray(noise(values))
+        assert np.array_equal(moved[0], values[0])
+        allowed = {
+            translate_label(values[1:], (3 * math.sin(a), 3 * math.cos(a))).tobytes() for a in np.linspace(0, 7, 999)
+        }
+        assert moved[1:].tobytes() in allowed
+
+    def test_vertices_in_mm_follow_the_affine(self):
+        disc = (np.hypot(*np.indices((40, 40)) - 20) < 15).astype(np.uint8)[None]
+        noise = RandCoarsenContour(1.0, vertex_distance=(20, 20), unit="mm").set_random_state(0)
+        noisy = noise(as_meta(disc, (2.0, 2.0, 1.0)))
+        assert np.array_equal(noisy, coarsen_contour(disc, 10, seed=noise.seed))
+
+
+def test_dropped_components_are_those_of_the_function():
+    label = np.zeros((2, 12, 12), dtype=np.uint8)
+    label[:, ::3, ::3] = 1
+    noise = RandDropComponents(1.0, drop_prob=(0.2, 0.9)).set_random_state(0)
+    noisy = noise(label)
+    assert np.array_equal(noisy, drop_components(label, (0.2, 0.9), seed=noise.seed))
+    dictionary = RandDropComponentsd("label", 1.0, drop_prob=(0.2, 0.9)).set_random_state(0)
+    assert np.array_equal(dictionary({"label": label})["label"], noisy)
+
+
+@pytest.mark.parametrize(
+    ("transform", "options", "message"),
+    [
+        pytest.param(
+            RandDropComponents, {"drop_prob": 2}, r"drop_prob must be a probability in \[0, 1\], got 2", id="p"
+        ),
+        pytest.param(
+            RandCoarsenContour, {"vertex_distance": (0, 2)}, "vertex_distance must be over 0", id="no-distance"
+        ),
+        pytest.param(RandCoarsenContour, {"vertex_distance": (3, 2)}, r"must be \(low, high\)", id="order"),
+        pytest.param(RandTranslateLabel, {"distance": 3}, r"distance must be \(low, high\)", id="one-number"),
+    ],
+)
+def test_own_options_out_of_range_are_refused(transform, options, message):
+    with pytest.raises(ValueError, match=message):
+        transform(1.0, **options)
+
+
+class TestPresets:
+    @pytest.mark.parametrize("name", NOISE_PRESETS)
+    def test_each_makes_a_transform_that_changes_a_label(self, name):
+        preset = NOISE_PRESETS[name]
+        shape = (20, 40, 40) if name.startswith("brats") else (80, 80)
+        grid = np.indices(shape) - np.reshape(shape, (-1, *[1] * len(shape))) / 2
+        label = np.repeat((np.linalg.norm(grid, axis=0) < 9)[None], len(preset.structures), axis=0)
+        noise = noise_preset(name).set_random_state(0)
+        changed = np.asarray(noise(label)) != label
+        assert changed.reshape(len(label), -1).any(axis=1).all()
+        for structure in preset.structures:
+            assert np.any(np.asarray(noise_preset(name, structure=structure)(label[:1])) != label[:1])
+
+    def test_the_released_expansion_of_jsrt(self):
+        assert dict(NOISE_PRESETS["jsrt-expand"].parameters) == {
+            "num_steps": [180, 180, 100],
+            "expansion_prob": 0.8,
+            "march_prob": [0.05, 0.05, 0.02],
+            "flip_prob": 0.2,
+            "smoothing": "after_flips",
+            "smooth_sigma": 2.0,
+            "smooth_radius": 2,
+        }
+
+    def test_one_structure_has_its_own_values(self):
+        noise = noise_preset("jsrt-shrink-paper", structure="clavicle", flip_prob=0.0)
+        assert (noise.parameters["num_steps"], noise.parameters["march_prob"]) == (120, 0.05)
+        assert noise.parameters["flip_prob"] == 0
+        assert noise_preset("jsrt-mixed", structure="clavicle").radius == (3, 5)
+
+    def test_options_reach_the_transform(self):
+        noise = noise_preset("isic-mixed", 0.3, unit="mm", classes=[4])
+        assert (noise.prob, noise.unit, noise.classes) == (0.3, "mm", [4])
+
+    def test_presets_cannot_be_changed(self):
+        with pytest.raises(TypeError):
+            NOISE_PRESETS["jsrt-expand"] = None
+        with pytest.raises(TypeError):
+            NOISE_PRESETS["jsrt-expand"].parameters["num_steps"] = 1
+
+    def test_an_unknown_name_is_refused(self):
+        with pytest.raises(ValueError, match=r"^name must be one of 'jsrt-expand', .*, got 'jsrt'\.$"):
+            noise_preset("jsrt")
+        with pytest.raises(ValueError, match=r"^structure must be one of lung, heart, clavicle, got 'liver'\.$"):
+            noise_preset("jsrt-expand", structure="liver")
