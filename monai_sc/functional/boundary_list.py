@@ -17,6 +17,7 @@ LISTED = np.uint8(0x02)  # on the list of the background; shifted by one, on tha
 NEIGHBOUR = np.uint8(0x08)  # one neighbour of the other class
 NEIGHBOURS = np.uint8(0x38)
 OUTSIDE = np.uint8(0x80)
+BLOCK = 2**14  # bytes that stay in a cache
 WORD_OF_NEIGHBOURS = np.uint64(0x3838383838383838)
 
 
@@ -57,16 +58,19 @@ def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no
     # Loops over slices that start at 0 are the ones that become vector instructions.
     size = len(state)
     rim = np.max(strides)  # no voxel of the image lies closer to either end
-    centre, counts = rimmed[rim : size - rim], state[rim : size - rim]
-    for stride in strides:
-        for offset in (-stride, stride):
-            neighbour = rimmed[rim + offset : size - rim + offset]
-            for i in range(len(centre)):
-                counts[i] += ((centre[i] ^ neighbour[i]) & ~(neighbour[i] >> 7) & 1) << 3
     total = 0
-    for i in range(size):
-        state[i] = state[i] * (1 - (rimmed[i] >> 7)) | rimmed[i]
-        total += (state[i] & NEIGHBOURS) > 0
+    for first in range(rim, size - rim, BLOCK):
+        last = min(first + BLOCK, size - rim)
+        centre, counts = rimmed[first:last], state[first:last]
+        for stride in strides:
+            for offset in (-stride, stride):
+                neighbour = rimmed[first + offset : last + offset]
+                for i in range(len(centre)):
+                    counts[i] += ((centre[i] ^ neighbour[i]) & ~(neighbour[i] >> 7) & 1) << 3
+        for i in range(len(centre)):
+            counts[i] = counts[i] * (1 - (centre[i] >> 7)) | centre[i]
+            total += (counts[i] & NEIGHBOURS) > 0
+    state[:rim] = state[size - rim :] = OUTSIDE
     listed = np.zeros(2, dtype=np.int64)
     lists = np.empty((2, 64 + 2 * total), dtype=np.int64)
     words = state[: size // 8 * 8].view(np.uint64)

@@ -11,29 +11,15 @@ from functools import partial
 
 import numpy as np
 import torch
+from noise import tables
 from rich.console import Console
 from rich.table import Table
 from scipy import ndimage
+from shapes import ball
 
-from monai_sc.functional import boundary_displacement, correct_boundary, markov_label_noise, signed_distance
+from monai_sc.functional import boundary_displacement, correct_boundary, signed_distance
 
 TURNS = 7
-
-
-def ball(size, radius):
-    """Return a mask ``(1, *size)`` of a ball in the middle."""
-    grid = np.stack(np.meshgrid(*(np.arange(n) - n / 2 for n in size), indexing="ij"))
-    return (np.linalg.norm(grid, axis=0) < radius)[None]
-
-
-def noise_by_distance_maps(label, num_steps, expansion_prob, march_prob, seed):
-    """Markov noise whose voxels beside the boundary are those at distance 1 in a new distance map of every step."""
-    rng = np.random.default_rng(seed)
-    mask = label[0].copy()
-    for expands in rng.random(num_steps) < expansion_prob:
-        front = np.nonzero(ndimage.distance_transform_edt(~mask if expands else mask) == 1)
-        mask[front] ^= rng.random(len(front[0])) < march_prob
-    return mask[None]
 
 
 def distance_by_rings(label):
@@ -81,17 +67,9 @@ def main():
     image, volume = (256, 256), (64, 128, 128)
     label, prediction, large = ball(image, 60), ball(image, 66), ball(volume, 25)
     logits = (66 - np.linalg.norm(np.indices(image) - 128, axis=0))[None].astype(np.float32)
-    noise = {"num_steps": 180, "expansion_prob": 0.8, "march_prob": 0.05, "seed": 0}
     taxicab = {"metric": "taxicab"}
     # The last is what makes both certain to give the same result, None where they do not do the same.
     pairs = [
-        (
-            f"markov_label_noise, {image}, 180 steps",
-            partial(markov_label_noise, label, **noise),
-            "a distance map in every step",
-            partial(noise_by_distance_maps, label, **noise),
-            {"num_steps": 20, "expansion_prob": 1, "march_prob": 1},
-        ),
         (
             f"signed_distance, taxicab, {volume}",
             partial(signed_distance, large, **taxicab),
@@ -143,7 +121,9 @@ def main():
         ms = 1000 * np.median(times, axis=0)
         ratio = np.median(times[:, 1] / times[:, 0])
         table.add_row(name, f"{ms[0]:.1f}", other_name, f"{ms[1]:.1f}", f"{ratio:.2f}")
-    Console(width=None if Console().is_terminal else 120).print(table)
+    console = Console(width=None if Console().is_terminal else 120)
+    for result in (table, *tables()):
+        console.print(result)
 
 
 if __name__ == "__main__":
