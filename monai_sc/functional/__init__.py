@@ -5,6 +5,7 @@ from __future__ import annotations
 from monai_sc.functional.annotation_error import coarsen_contour, drop_components, shift_boundary, translate_label
 from monai_sc.functional.bias import BoundaryBias, boundary_bias, boundary_displacement
 from monai_sc.functional.correction import correct_boundary
+from monai_sc.functional.dense_noise import markov_label_noise_batch
 from monai_sc.functional.distance import signed_distance
 from monai_sc.functional.label_map import merge_masks, split_label_map
 from monai_sc.functional.noise import MarkovParameters, case_seed, markov_label_noise
@@ -22,6 +23,7 @@ __all__ = [
     "correct_boundary",
     "drop_components",
     "markov_label_noise",
+    "markov_label_noise_batch",
     "merge_masks",
     "shift_boundary",
     "signed_distance",
