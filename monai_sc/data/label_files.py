@@ -1,4 +1,4 @@
-"""Writing a mask as a label file that looks like another one."""
+"""Writing a mask or a map of values as a label file that looks like another one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import nibabel as nib
 import numpy as np
 from PIL import Image
 
-__all__ = ["WRITABLE", "file_suffix", "write_label_like"]
+__all__ = ["ONE_FILE", "PICTURES", "WRITABLE", "file_suffix", "write_label_like", "write_values_like"]
 
 NIFTI = (".nii", ".nii.gz")
 PICTURES = (".png", ".bmp", ".tif", ".tiff")
 VOLUMES = (".nrrd", ".nhdr", ".mha", ".mhd", ".hdr", ".img", ".gipl", ".vtk")
 WRITABLE = NIFTI + PICTURES + VOLUMES
 """The suffixes of the label files that can be written without loss: by nibabel, PIL and ITK."""
+
+ONE_FILE = tuple(suffix for suffix in WRITABLE if suffix not in (".nhdr", ".mhd", ".hdr", ".img"))
+"""Those of them that hold header and voxels in one file."""
 
 
 def file_suffix(path: Path) -> str:
@@ -31,36 +34,54 @@ def write_label_like(mask: np.ndarray, path: Path, source: Path, foreground: flo
     Args:
         mask: ``(*spatial)``, its axes as MONAI's ``LoadImage`` orders them.
         path: of the new file, with the suffix of ``source``; flushed to the disk before the function returns.
-        source: a label file that is only read: NIfTI by nibabel, pictures by PIL, every other type by ITK.
+        source: a label file that is only read.
         foreground: the value to write for the foreground.
 
     Raises:
-        ValueError: when ``mask`` has another size than ``source``.
+        ValueError: when ``mask`` has another size than ``source``, or the dtype of ``source`` cannot hold
+            ``foreground``.
+    """
+    write_values_like(np.where(mask, foreground, 0), path, source, name="mask")
+
+
+def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str = "values") -> None:
+    """Write ``values`` with the file type, shape, dtype and geometry of ``source``.
+
+    The same call writes the same bytes, whatever the time and the name of the file.
+
+    Args:
+        values: ``(*spatial)``, as MONAI's ``LoadImage`` would give them: its order of axes, and any scale of the file
+            applied.
+        path: of the new file, with the suffix of ``source``; flushed to the disk before the function returns.
+        source: a label file that is only read: NIfTI by nibabel, PNG and BMP by PIL, every other type by ITK.
+        name: what an error calls ``values``.
+
+    Raises:
+        ValueError: when ``values`` have another size than ``source``, or its dtype cannot hold them.
     """
     suffix = file_suffix(source)
     if suffix in NIFTI:
         template: Any = nib.load(source)
         slope, intercept = template.dataobj.slope, template.dataobj.inter
-        raw = [(value - intercept) / slope for value in (foreground, 0)]
-        values = _values_like(mask, template.shape, template.get_data_dtype(), source, *raw)
-        image = type(template)(values, None, template.header)
-        if (slope, intercept) != (1, 0):
+        scaled = (slope, intercept) != (1, 0)
+        raw = (values - intercept) / slope if scaled else values
+        stored = _stored_like(raw, template.shape, template.get_data_dtype(), source, name)
+        image = type(template)(stored, None, template.header)
+        if scaled:
             image.header.set_slope_inter(slope, intercept)  # which nibabel drops when it loads a file
         nib.save(image, path)
-    elif suffix in PICTURES:
+    elif suffix in (".png", ".bmp"):
         with Image.open(source) as picture:
             like = np.asarray(picture)
-            values = _values_like(mask.T, like.shape, like.dtype, source, foreground)
-            written = Image.fromarray(values)
+            written = Image.fromarray(_stored_like(values.T, like.shape, like.dtype, source, name))
             if picture.mode == "P":
                 written.putpalette(picture.getpalette() or [])
-            written.save(path)
+            written.save(path, **{key: picture.info[key] for key in ("dpi", "transparency") if key in picture.info})
     else:
         image = itk.imread(os.fspath(source))
         like = itk.array_view_from_image(image)
-        copy = itk.image_from_array(
-            np.ascontiguousarray(_values_like(mask.T, like.shape, like.dtype, source, foreground))
-        )
+        stored = np.ascontiguousarray(_stored_like(values.T, like.shape, like.dtype, source, name))
+        copy = itk.image_from_array(stored)
         copy.CopyInformation(image)
         copy.SetMetaDataDictionary(image.GetMetaDataDictionary())
         itk.imwrite(copy, os.fspath(path), compression=True)
@@ -68,10 +89,16 @@ def write_label_like(mask: np.ndarray, path: Path, source: Path, foreground: flo
         os.fsync(file.fileno())
 
 
-def _values_like(
-    mask: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, source: Path, foreground: float, background: float = 0
-) -> np.ndarray:
-    if mask.size != np.prod(shape):
-        raise ValueError(f"mask must have the shape of {source}, {tuple(shape)}, got {mask.shape}.")
-    values = np.where(mask.reshape(shape), foreground, background)
-    return np.asarray(values if np.issubdtype(dtype, np.floating) else np.rint(values), dtype=dtype)
+def _stored_like(values: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, source: Path, name: str) -> np.ndarray:
+    if values.size != np.prod(shape):
+        raise ValueError(f"{name} must have the shape of {source}, {tuple(shape)}, got {values.shape}.")
+    values = values.reshape(shape)
+    if np.issubdtype(dtype, np.floating):
+        return np.asarray(values, dtype=dtype)
+    whole = np.rint(values) if np.issubdtype(values.dtype, np.floating) else values
+    with np.errstate(invalid="ignore"):
+        stored = np.asarray(whole, dtype=dtype)
+    if not np.array_equal(stored, whole):
+        worst = whole[stored != whole][0]
+        raise ValueError(f"{name} must fit the type of {source}, {dtype.name}, which cannot hold {worst:g}.")
+    return stored

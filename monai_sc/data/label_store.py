@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from monai.utils import MetaKeys
 from rich.progress import track
 
 from monai_sc.data.cases import Case, check_cases, check_name, files_of
+from monai_sc.data.durable import sync_folder, write_synced
 from monai_sc.data.label_files import WRITABLE, file_suffix, write_label_like
 from monai_sc.functional import case_seed
 from monai_sc.functional.checks import binary_mask
@@ -178,9 +178,9 @@ class LabelStore:
             ValueError: when there is no such round.
         """
         partial = self.root / ".current.json.partial"
-        _write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
+        write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
         partial.replace(self.root / "current.json")
-        _sync_folder(self.root)
+        sync_folder(self.root)
 
     def discard(self, number: int) -> None:
         """Delete a round that was written here. Round 0 and the originals cannot be discarded.
@@ -225,7 +225,7 @@ class LabelStore:
                     f"A round must hold every case, but {missing[0]!r} and {len(missing) - 1} more are missing."
                 )
             lines = [json.dumps(writer.entries[name]) for name in self._case_of]
-            _write_synced(partial / "manifest.jsonl", "\n".join(lines) + "\n")
+            write_synced(partial / "manifest.jsonl", "\n".join(lines) + "\n")
             content = {
                 **record,
                 "round": number,
@@ -233,10 +233,10 @@ class LabelStore:
                 "classes": self.class_names,
                 "monai_sc": version("monai-sc"),
             }
-            _write_synced(partial / "round.json", json.dumps(content, indent=2) + "\n")
-            _sync_folder(partial)
+            write_synced(partial / "round.json", json.dumps(content, indent=2) + "\n")
+            sync_folder(partial)
             partial.rename(final)
-            _sync_folder(self.root)
+            sync_folder(self.root)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -265,7 +265,7 @@ class LabelStore:
             raise TypeError(f"noise must be a Randomizable array transform or None, got {type(noise).__name__}.")
         exists = self._folder(0).is_dir()
         told = self.record(0).get("noise") if exists else None
-        described = None if noise is None else {**_describe(noise), "seed": seed}
+        described = None if noise is None else {**describe(noise), "seed": seed}
         if told == described:
             return self
         if exists or self.rounds != [0]:
@@ -378,23 +378,8 @@ class RoundWriter:
         return changed
 
 
-def _describe(transform: Transform) -> dict[str, Any]:
+def describe(transform: Transform) -> dict[str, Any]:
     """Return the class and the settings of a transform, as JSON types, without the state of its draws."""
     settings = {k: v for k, v in vars(transform).items() if k not in ("R", "seed", "_do_transform")}
     described: dict[str, Any] = json.loads(json.dumps({"name": type(transform).__name__, **settings}))
     return described
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from monai_sc.functional.annotation_error import coarsen_contour, drop_components, shift_boundary, translate_label
 from monai_sc.functional.bias import BoundaryBias, boundary_bias, boundary_displacement
+from monai_sc.functional.calibration import Calibration, calibrate_num_steps
 from monai_sc.functional.correction import correct_boundary
 from monai_sc.functional.dense_noise import markov_label_noise_batch
 from monai_sc.functional.distance import signed_distance
@@ -14,10 +15,12 @@ from monai_sc.functional.noise_presets import NOISE_PRESETS, NoisePreset
 __all__ = [
     "NOISE_PRESETS",
     "BoundaryBias",
+    "Calibration",
     "MarkovParameters",
     "NoisePreset",
     "boundary_bias",
     "boundary_displacement",
+    "calibrate_num_steps",
     "case_seed",
     "coarsen_contour",
     "correct_boundary",

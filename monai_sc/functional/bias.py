@@ -9,6 +9,7 @@ import numpy as np
 from monai.config import NdarrayOrTensor
 from scipy import ndimage, stats
 
+from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import binary_mask, check_choice, check_same_shape
 from monai_sc.functional.distance import METRICS, has_boundary, signed_distance
 
@@ -64,10 +65,13 @@ def boundary_displacement(
     faces = ndimage.generate_binary_structure(true.ndim - 1, 1)
     for channel in np.flatnonzero(usable):
         pair = np.stack([predicted[channel], true[channel]])
+        if region == "boundary":  # in a box with one voxel more lies all that is nearest to a boundary
+            box = bounding_box(np.asarray(pair.any(axis=0)), 1) or ()
+            pair = np.stack([mask[box] for mask in pair])
         phi_predicted, phi_true = np.asarray(signed_distance(pair, metric=metric, spacing=spacing, origin=origin))
         difference = phi_predicted.astype(np.float64) - phi_true
         if region == "boundary":
-            grown, grown_outside = (ndimage.binary_dilation(m, faces) for m in (true[channel], ~true[channel]))
+            grown, grown_outside = (ndimage.binary_dilation(m, faces) for m in (pair[1], ~pair[1]))
             difference = difference[grown & grown_outside]
         displacement[channel] = difference.mean()
     return displacement

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from monai.config import NdarrayOrTensor
 from monai.utils import convert_to_dst_type
 from scipy import ndimage
 
+from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import as_array, binary_mask, check_choice
 from monai_sc.functional.distance import signed_distance
 
@@ -100,26 +102,42 @@ def merge_masks(
             f"masks must have the shape of the map with one channel per class, {(len(classes), *values.shape)}, "
             f"got {claims.shape}."
         )
-    # For each class a map that is largest where the class has the best claim to a voxel.
-    if overlap == "nearest":
-        claim = np.stack([_depth(mask) for mask in claims])
-    else:
-        claim = np.broadcast_to(-np.arange(len(classes), dtype=float).reshape(-1, *[1] * values.ndim), claims.shape)
-    movable = np.isin(values, [background, *classes])
-    claimed = claims.any(axis=0)
     merged = values.copy()
-    best = np.where(claims, claim, -np.inf).argmax(axis=0)
-    merged[movable & claimed] = np.asarray(classes)[best[movable & claimed]]
+    # Beyond a voxel around all classes there is background only, and nothing is nearer than what lies in this box.
+    box = bounding_box((values != background) | claims.any(axis=0), 1)
+    if box is not None:
+        merged[box] = _merge(claims[(slice(None), *box)], values[box], classes, overlap, background)
+    return convert_to_dst_type(merged[None], label_map)[0]
+
+
+def _merge(claims: np.ndarray, values: np.ndarray, classes: list[int], overlap: str, background: int) -> np.ndarray:
+    @cache
+    def claim(k: int) -> np.ndarray:
+        """Return how good a claim a class has to each voxel."""
+        return _depth(claims[k]) if overlap == "nearest" else np.broadcast_to(float(-k), values.shape)
+
+    movable = np.isin(values, [background, *classes])
+    merged = values.copy()
+    best = np.full(values.shape, -np.inf)
+    contested = np.count_nonzero(claims, axis=0) > 1
+    for k, (c, own) in enumerate(zip(classes, claims, strict=True)):
+        wins = own & movable
+        if (wins & contested).any():
+            wins &= ~contested | (claim(k) > best)
+            best[wins] = claim(k)[wins]
+        merged[wins] = c
     for k, c in enumerate(classes):
-        left, others = (values == c) & ~claimed, movable & (values != c)
+        left, others = (values == c) & ~claims.any(axis=0), movable & (values != c)
         if left.any() and others.any():
             nearest = ndimage.distance_transform_edt(~others, return_distances=False, return_indices=True)
             other = values[tuple(nearest[:, left])]
-            rival = np.array([classes.index(v) if v != background else k for v in other])
-            own_claim, rival_claim = claim[k][left], claim[:, left][rival, np.arange(len(rival))]
-            yields = (other == background) | (rival_claim > own_claim) | ((rival_claim == own_claim) & (rival < k))
+            yields = other == background
+            for rival in {classes.index(v) for v in np.unique(other) if v != background}:
+                ours, theirs = claim(k)[left], claim(rival)[left]
+                better = (theirs > ours) | ((theirs == ours) & (rival < k))
+                yields |= better & (other == classes[rival])
             merged[left] = np.where(yields, other, c)
-    return convert_to_dst_type(merged[None], label_map)[0]
+    return merged
 
 
 def _map_values(label_map: NdarrayOrTensor) -> np.ndarray:

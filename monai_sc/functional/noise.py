@@ -14,10 +14,12 @@ from scipy import ndimage
 from typing_extensions import Required, Unpack
 
 from monai_sc.functional.boundary_list import march
+from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import binary_mask, check_choice, check_spacing, per_channel
 
 __all__ = [
     "MarkovParameters",
+    "MarkovRates",
     "acquisition_axis",
     "case_seed",
     "channel_parameters",
@@ -31,10 +33,9 @@ MOST_STEPS_PER_SIDE = 64
 PER_CHANNEL = ("num_steps", "expansion_prob", "march_prob", "flip_prob")
 
 
-class MarkovParameters(TypedDict, total=False):
-    """The parameters of the Markov label noise, which :py:func:`markov_label_noise` explains."""
+class MarkovRates(TypedDict, total=False):
+    """The parameters of the Markov label noise but for the number of its steps."""
 
-    num_steps: Required[int | Sequence[int]]
     expansion_prob: Required[float | Sequence[float]]
     march_prob: Required[float | Sequence[float]]
     flip_prob: float | Sequence[float]
@@ -45,6 +46,12 @@ class MarkovParameters(TypedDict, total=False):
     in_plane: bool
     slice_axis: int | None
     slice_correlation: float
+
+
+class MarkovParameters(MarkovRates, total=False):
+    """The parameters of the Markov label noise, which :py:func:`markov_label_noise` explains."""
+
+    num_steps: Required[int | Sequence[int]]
 
 
 def case_seed(seed: int, case_id: str) -> int:
@@ -245,7 +252,7 @@ def step_geometry(
             f"No side of a voxel may be longer than {MOST_STEPS_PER_SIDE} steps of {step:g}, got spacing {spacing}; "
             "take a larger step_size or in_plane=True."
         )
-    return np.array([1 if a == axis else round(s / step) for a, s in enumerate(spacing)]), axis
+    return np.array([1 if a == axis else int(s / step + 0.5) for a, s in enumerate(spacing)]), axis
 
 
 def acquisition_axis(spacing: Sequence[float]) -> int:
@@ -301,18 +308,14 @@ def _march(
 ) -> np.ndarray:
     """March in the box that the foreground can reach, since a large volume may hold a small structure."""
     reach = int(np.count_nonzero(expands)) + 1
-    box = []
-    for axis, steps in enumerate(steps_per_side):
-        hit = np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
-        if not len(hit):
-            return mask.copy()
-        margin = -(-reach // steps)
-        box.append(slice(max(hit[0] - margin, 0), hit[-1] + margin + 1))
-    near = mask[tuple(box)]
+    box = bounding_box(mask, [-(-reach // int(steps)) for steps in steps_per_side])
+    if box is None:
+        return mask.copy()
+    near = mask[box]
     fine = near
     for axis, steps in enumerate(steps_per_side):
         fine = fine if steps == 1 else np.repeat(fine, steps, axis=axis)
     fine = march(fine, expands, march_prob, rng)
     marched = mask.copy()
-    marched[tuple(box)] = fine if fine.shape == near.shape else centres(fine, near, steps_per_side)
+    marched[box] = fine if fine.shape == near.shape else centres(fine, near, steps_per_side)
     return marched

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from rich.table import Table
@@ -70,8 +71,8 @@ def compare():
     )
     certain = {"num_steps": 9, "expansion_prob": 1, "march_prob": 1, "seed": 0}
     for name, label, parameters, slow_turns in (
-        ("lungs 256×256, 180 steps", SHAPES["lung"], LUNG, 3),
-        ("tumour 64×128×128, 80 steps", SHAPES["tumour"], TUMOUR, 1),
+        ("lungs 256x256, 180 steps", SHAPES["lung"], LUNG, 3),
+        ("tumour 64x128x128, 80 steps", SHAPES["tumour"], TUMOUR, 1),
     ):
         versions = [
             ("a distance map in every step", by_distance_maps, slow_turns),
@@ -102,15 +103,20 @@ def one_size(shape):
     for k in range(shape[0]):  # slice by slice, for temporary arrays must not be the peak
         plane = sum((g - n / 2) ** 2 for g, n in zip(np.ogrid[tuple(map(slice, shape[1:]))], shape[1:], strict=True))
         label[0, k] = plane + (k - shape[0] / 2) ** 2 <= (0.3 * shape[0]) ** 2
-    before = peak_bytes()
+    before = resident_bytes()
     turns = TURNS if label.size < 1e7 else 3
     times = [seconds(partial(markov_label_noise, label, **parameters, seed=turn)) for turn in range(turns)]
     print(json.dumps({"seconds": float(np.median(times)), "bytes": peak_bytes() - before, "voxels": label.size}))
 
 
+def resident_bytes():
+    """Return how much memory this process has: at most its peak so far, so that the difference errs upwards."""
+    return resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1])
+
+
 def peak_bytes():
     """Return the largest resident size of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def in_a_new_process(*arguments, **environment):
@@ -127,9 +133,9 @@ def scaling():
     for shapes, parameters in zip(SIZES, (LUNG, TUMOUR), strict=True):
         found = [in_a_new_process(*shape) for shape in shapes]
         for shape, cost in zip(shapes, found, strict=True):
-            # Below some MB the peak says nothing, since the process has as much to spare.
-            per_voxel = f"{cost['bytes'] / cost['voxels']:.1f}" if cost["voxels"] > 2**22 else ""
-            size = "×".join(map(str, shape))
+            # Of a small volume the peak says nothing, since loading the package took more.
+            per_voxel = f"{cost['bytes'] / cost['voxels']:.1f}" if cost["voxels"] > 2**24 else ""
+            size = "x".join(map(str, shape))
             table.add_row(size, str(parameters["num_steps"]), f"{1000 * cost['seconds']:.2f}", per_voxel)
         sides = np.log([shape[0] for shape in shapes])
         exponent = np.polyfit(sides, np.log([cost["seconds"] for cost in found]), 1)[0]

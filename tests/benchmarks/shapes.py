@@ -26,4 +26,4 @@ SHAPES = {
     "lesion": ellipsoid((256, 256), (128, 128), (70, 55), 30),
     "tumour": ellipsoid((64, 128, 128), (32, 64, 50), (10, 17, 17)),
 }
-"""The structures of the presets, on the grids of JSRT, ISIC 2017 (both 256×256) and BraTS 2020 (64×128×128)."""
+"""The structures of the presets, on the grids of JSRT, ISIC 2017 (both 256x256) and BraTS 2020 (64x128x128)."""

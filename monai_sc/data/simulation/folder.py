@@ -1,0 +1,163 @@
+"""The folder of a simulation: what it holds while it grows, so that it goes on where a killed run stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from monai_sc.data.durable import sync_folder, write_synced
+from monai_sc.data.simulation.case import SimulationError, sha256
+
+__all__ = ["MANIFEST", "RECORD", "SimulationFolder"]
+
+RECORD = "simulation.json"
+MANIFEST = "manifest.jsonl"
+PROGRESS = ".manifest.partial.jsonl"
+STAGING = ".simulation.partial"
+
+Entry = dict[str, Any]
+
+
+class SimulationFolder:
+    """The masks of a simulation under their own names, and what was done to them.
+
+    Every file is written in a hidden folder inside, flushed and renamed, then noted in a hidden manifest, which becomes
+    the manifest when the last case is done. So whatever has its final name is whole, and what is not noted is done
+    again, with the same bytes.
+
+    Args:
+        root: the folder, which need not exist yet.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.staging = root / STAGING
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other runs out of the folder, which is made if need be, and goes again if it stays empty.
+
+        Raises:
+            ValueError: when another run writes into it.
+        """
+        import fcntl  # not on every system, where the rest of the package may be of use
+
+        made = not self.root.exists()
+        self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"Another run writes into {self.root} right now; wait for it.") from None
+            except OSError:
+                pass  # some network disks have no locks
+            yield
+        finally:
+            os.close(descriptor)
+            if made:
+                with suppress(OSError):
+                    self.root.rmdir()
+
+    def record(self) -> dict[str, Any] | None:
+        """Return what was asked for when the simulation began; ``None`` where none did."""
+        file = self.root / RECORD
+        return _parsed(file.read_text(), file) if file.is_file() else None
+
+    def begin(self, record: Mapping[str, Any]) -> None:
+        """Clear the remains of a killed run away, and write down what is asked for if that has not been done."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        self.staging.mkdir(exist_ok=True)  # a killed run's worker may still have been writing there
+        if self.record() is None:
+            self._put(RECORD, json.dumps(record, indent=2) + "\n")
+
+    def refuse_foreign_files(self, names: Collection[str]) -> None:
+        """Refuse a folder that holds anything but a simulation of files of these names.
+
+        Raises:
+            ValueError: naming the first other file.
+        """
+        own = {RECORD, MANIFEST, PROGRESS, *names} if (self.root / RECORD).is_file() else set()
+        for folder, folders, files in os.walk(self.root):
+            where = Path(folder)
+            links = [name for name in folders if (where / name).is_symlink()]
+            for name in sorted([*files, *links]):
+                file = where / name
+                relative = file.relative_to(self.root)
+                if file.is_symlink() or (relative.as_posix() not in own and relative.parts[0] != STAGING):
+                    raise ValueError(
+                        f"{self.root} holds {relative}, which this simulation did not write; choose an empty or a new "
+                        "folder."
+                    )
+
+    def finished(self) -> list[Entry] | None:
+        """Return the manifest of a simulation that is complete, else ``None``."""
+        file = self.root / MANIFEST
+        return [_parsed(line, file) for line in file.read_text().splitlines()] if file.is_file() else None
+
+    def progress(self) -> dict[str, Entry]:
+        """Return the line of every case that is done, without one that was torn when the run was killed."""
+        file = self.root / PROGRESS
+        content = file.read_bytes() if file.is_file() else b""
+        lines = content[: content.rfind(b"\n") + 1].decode().splitlines()
+        return {entry["case"]: entry for entry in (_parsed(line, file) for line in lines)}
+
+    @contextmanager
+    def open_progress(self) -> Iterator[BinaryIO]:
+        """Open the list of the cases that are done, at the end of its last whole line."""
+        with (self.root / PROGRESS).open("ab+") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            yield file
+
+    def place(self, entry: Entry, staged: Path, progress: BinaryIO) -> None:
+        """Give a finished file its name, and note it.
+
+        Raises:
+            SimulationError: when another file has that name, or the disk cannot take it.
+        """
+        target = self.root / entry["case"]
+        try:
+            if target.exists() and sha256(target) != entry["sha256"]:
+                raise SimulationError(f"{target} is not the file that this simulation writes; move it away.")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staged.replace(target)
+            sync_folder(target.parent)
+            progress.write(json.dumps(entry).encode() + b"\n")
+            progress.flush()
+            os.fsync(progress.fileno())
+        except OSError as error:
+            raise SimulationError(f"{target} could not be written: {error.strerror or error}.") from error
+
+    def finish(self, entries: Mapping[str, Entry]) -> list[Entry]:
+        """Write the manifest, in the order of the names, and return it."""
+        lines = [entries[name] for name in sorted(entries)]
+        self._put(MANIFEST, "".join(json.dumps(line) + "\n" for line in lines))
+        self.clean()
+        return lines
+
+    def clean(self) -> None:
+        """Delete what is of use only while a simulation runs; what is done stays noted if it is not complete."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        if (self.root / MANIFEST).is_file():
+            (self.root / PROGRESS).unlink(missing_ok=True)
+
+    def _put(self, name: str, text: str) -> None:
+        write_synced(self.staging / name, text)
+        (self.staging / name).replace(self.root / name)
+        sync_folder(self.root)
+
+
+def _parsed(text: str, file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} is damaged; delete its folder and simulate again.")
+    return content

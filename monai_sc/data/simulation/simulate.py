@@ -1,0 +1,291 @@
+"""A folder of masks made noisy: files of the same names, each drawn once, going on where an earlier run stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from monai.config import PathLike
+from monai.transforms import Randomizable
+from rich.console import Console
+from rich.progress import track
+
+from monai_sc.data.label_store import describe
+from monai_sc.data.simulation.case import (
+    CaseJob,
+    MakeNoise,
+    SimulationError,
+    read_case,
+    sha256,
+    simulate_case,
+)
+from monai_sc.data.simulation.folder import SimulationFolder
+from monai_sc.data.simulation.masks import find_masks, refuse_shared_folders
+
+__all__ = ["Calibrate", "simulate_folder", "summary"]
+
+SCHEMA = 1
+CALIBRATION_CASES = 20
+
+Calibrate = Callable[[Sequence[np.ndarray], Sequence["tuple[float, ...] | None"]], Mapping[str, Any]]
+
+
+def simulate_folder(
+    source: PathLike,
+    out: PathLike,
+    make_noise: MakeNoise,
+    *,
+    description: Mapping[str, Any] | None = None,
+    calibrate: Calibrate | None = None,
+    foreground: float | None = None,
+    classes: Sequence[int] | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    progress: bool = True,
+) -> list[dict[str, Any]]:
+    """Write a noisy version of every mask in a folder into another one: same names, file types, headers and dtypes.
+
+    A file that holds 0 and one other value is a binary mask, whose foreground keeps its value. One that holds more
+    values is a label map: each value but 0 is a class, and the noisy file has one value per voxel, too. A file that
+    holds 0 only has the foreground of the first mask that is not empty; it stays as it is if that is a map.
+
+    The draw of a case depends on ``seed`` and its relative name alone. A run that was stopped, however hard, goes on
+    where it was when it is called again, and ends with the same bytes. ``out`` then holds, beside the masks::
+
+        simulation.json   what was asked for, and the package version
+        manifest.jsonl    one line per case: SHA-256 of both files, seed, Dice and displacement of each class
+
+    Args:
+        source: the folder of the masks, which is only read, with its sub-folders. Hidden files, and those whose type
+            holds no masks, are left out.
+        out: the folder for the noisy masks; new, empty, or that of the same simulation.
+        make_noise: returns an array transform of labels that is ``Randomizable``. Called with ``None`` for a binary
+            mask, which the transform gets as 0 and 1; with the list of the classes for a label map. With more than
+            one worker it must be picklable.
+        description: of the noise, JSON types only, for ``simulation.json``; by default the settings of the transform.
+            It is how a later call is known to be the same one.
+        calibrate: called once with the clean masks ``(channels, *spatial)`` of at most 20 cases, read as they are
+            asked for, and the sizes of their voxels; ``make_noise`` is then called with ``num_steps``, too, taken from
+            the mapping that it returns, which is kept in ``simulation.json``. It needs a ``description``.
+        foreground: the value of the foreground, which is then the only one beside 0 that files may hold.
+        classes: the classes of every file; other values of a label map stay where they are.
+        seed: of the whole folder, at least 0.
+        workers: processes, at least 1.
+        progress: show a progress bar, on the standard error.
+
+    Returns:
+        The manifest, sorted by name.
+
+    Raises:
+        ValueError: before anything is written, when an argument is out of range, a folder does not fit, or ``out``
+            holds anything else, such as a simulation with other parameters or of other files.
+        TypeError: when ``make_noise`` makes nothing ``Randomizable``.
+        FileNotFoundError: when there is no folder ``source``.
+        SimulationError: naming the file that cannot be read, made noisy or written.
+    """
+    source, root = Path(source).resolve(), Path(out).resolve()
+    if workers < 1 or seed < 0:
+        raise ValueError(f"workers must be at least 1 and seed at least 0, got {workers} and {seed}.")
+    if foreground is not None and classes is not None:
+        raise ValueError("foreground is of binary masks and classes of label maps, got both; give one of them.")
+    if foreground is not None and not foreground > 0:
+        raise ValueError(f"foreground must be the value of the foreground in the files, over 0, got {foreground}.")
+    if classes is not None and (not classes or len(set(classes)) != len(classes) or 0 in classes):
+        raise ValueError(f"classes must be one or more values, each once and not 0, got {list(classes)}.")
+    refuse_shared_folders(source, root)
+    names, _ = find_masks(source)
+    own_classes = None if classes is None else list(classes)
+    if calibrate is None:
+        noise = make_noise(own_classes)
+        if not isinstance(noise, Randomizable):
+            raise TypeError(f"make_noise must make a Randomizable array transform, got {type(noise).__name__}.")
+        description = describe(noise) if description is None else description  # type: ignore[arg-type] # a transform
+    elif description is None:
+        raise ValueError("description must be given with calibrate, since the number of steps is not known yet.")
+    asked = json.loads(
+        json.dumps(
+            {
+                "schema": SCHEMA,
+                "monai_sc": version("monai-sc"),
+                "noise": dict(description),
+                "foreground": foreground,
+                "classes": own_classes,
+                "seed": seed,
+                "cases": len(names),
+                "names_sha256": hashlib.sha256("\n".join(names).encode()).hexdigest(),
+            }
+        )
+    )
+    folder = SimulationFolder(root)
+
+    def job(name: str, empty_foreground: float | None, make: MakeNoise) -> CaseJob:
+        return CaseJob(name, source / name, folder.staging, make, foreground, own_classes, empty_foreground, seed)
+
+    with folder.claimed():
+        record = folder.record()
+        if record is not None:
+            _refuse_other_record(record, asked, source, root)
+        folder.refuse_foreign_files(names)
+        done = _verified(folder, source)
+        if folder.finished() is not None:
+            folder.clean()
+            return [done[name] for name in names]
+        if record is None:
+            jobs = [job(name, None, make_noise) for name in names]
+            record = {**asked, "source": str(source), "empty_foreground": None, "calibration": None}
+            if foreground is None and classes is None:
+                record["empty_foreground"] = _first_foreground(jobs)
+            if calibrate is not None:
+                record["calibration"] = _calibration(calibrate, jobs, seed)
+        if record["calibration"] is not None:
+            make_noise = partial(make_noise, num_steps=record["calibration"]["num_steps"])
+        jobs = [job(name, record["empty_foreground"], make_noise) for name in names if name not in done]
+        try:
+            folder.begin(record)
+            bar = Console(stderr=True)
+            with folder.open_progress() as list_of_done, closing(_run(jobs, min(workers, len(jobs)))) as results:
+                for entry, staged in track(results, "Simulating", len(jobs), console=bar, disable=not progress):
+                    folder.place(entry, staged, list_of_done)
+                    done[entry["case"]] = entry
+            return folder.finish(done)
+        finally:
+            folder.clean()
+
+
+def summary(manifest: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the means over the cases of a manifest for each class: one dictionary per class, sorted.
+
+    Each has ``class``, the number of ``cases`` that hold it, clean or noisy, and the means of ``dice``,
+    ``displacement_voxels`` and ``displacement_mm`` over the cases that have one, else ``None``.
+    """
+    measures = ("dice", "displacement_voxels", "displacement_mm")
+    values: dict[float, dict[str, list[float]]] = {}
+    for entry in manifest:
+        for k, c in enumerate(entry["classes"]):
+            own = values.setdefault(c, {measure: [] for measure in measures})
+            for measure in measures:
+                if entry[measure][k] is not None:
+                    own[measure].append(entry[measure][k])
+    return [
+        {
+            "class": c,
+            "cases": len(own["dice"]),
+            **{measure: float(np.mean(own[measure])) if own[measure] else None for measure in measures},
+        }
+        for c, own in sorted(values.items())
+    ]
+
+
+def _refuse_other_record(record: Mapping[str, Any], asked: Mapping[str, Any], source: Path, root: Path) -> None:
+    for key, value in asked.items():
+        if key in ("cases", "names_sha256") and record.get(key) != value:
+            raise ValueError(
+                f"{source} holds other masks than when {root} was begun ({record.get('cases')} then, "
+                f"{asked['cases']} now); choose another folder for the noisy ones."
+            )
+        if record.get(key) != value:
+            name, old, new = _difference(key, record.get(key), value)
+            raise ValueError(
+                f"{root} holds a simulation with {name} {old!r}, but {new!r} was asked for; choose another folder."
+            )
+
+
+def _difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+    """Return the first entry that differs, since a noise has many."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        key = next(key for key in [*new, *old] if old.get(key) != new.get(key))
+        return _difference(f"{name}.{key}", old.get(key), new.get(key))
+    return name, old, new
+
+
+def _verified(folder: SimulationFolder, source: Path) -> dict[str, dict[str, Any]]:
+    """Return what is done, after a check that neither the masks nor the noisy files are others by now."""
+    finished = folder.finished()
+    done = folder.progress() if finished is None else {entry["case"]: entry for entry in finished}
+    for name, entry in list(done.items()):
+        if sha256(source / name) != entry["source_sha256"]:
+            raise ValueError(
+                f"{source / name} has changed since {folder.root} was made from it; choose another folder for the "
+                "noisy masks."
+            )
+        file = folder.root / name
+        if finished is None and not file.exists():
+            del done[name]  # it is made again
+        elif not file.exists() or sha256(file) != entry["sha256"]:
+            state = "has changed since it was written" if file.exists() else "is missing"
+            raise ValueError(f"{file} {state}; choose another folder, or delete {folder.root} to simulate again.")
+    return done
+
+
+def _first_foreground(jobs: Iterable[CaseJob]) -> float | None:
+    for job in jobs:
+        case = read_case(job)
+        if case.classes:
+            return None if case.is_map else case.classes[0]
+    return None
+
+
+class _CleanMasks(Sequence[np.ndarray]):
+    """The masks of some cases ``(channels, *spatial)``, each read when it is asked for."""
+
+    def __init__(self, jobs: Sequence[CaseJob]) -> None:
+        self.jobs = jobs
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __getitem__(self, k: Any) -> Any:
+        case = read_case(self.jobs[k])
+        return np.stack([case.label[0] == c for c in case.classes]) if case.is_map else case.label > 0
+
+
+def _calibration(calibrate: Calibrate, jobs: Sequence[CaseJob], seed: int) -> dict[str, Any]:
+    chosen = np.random.default_rng(seed).permutation(len(jobs))[:CALIBRATION_CASES]
+    sample = [jobs[k] for k in sorted(chosen)]
+    found = calibrate(_CleanMasks(sample), [read_case(job).spacing for job in sample])
+    return {**found, "sample": [job.name for job in sample]}
+
+
+def _run(jobs: Sequence[CaseJob], workers: int) -> Generator[tuple[dict[str, Any], Path], None, None]:
+    """Simulate as many cases at once as there are workers, so that memory and Ctrl-C wait for no more than these."""
+    if workers <= 1:
+        yield from map(simulate_case, jobs)
+        return
+    # not "fork", which hangs when the parent has threads
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    context.set_forkserver_preload([__name__])
+    running: set[Future[tuple[dict[str, Any], Path]]] = set()
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+        try:
+            for job in jobs:
+                if len(running) == workers:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+                running.add(pool.submit(simulate_case, job))
+            yield from (future.result() for future in as_completed(running))
+        except BrokenProcessPool as error:
+            raise SimulationError("A process ended, perhaps for lack of memory; use fewer workers.") from error
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C to the parent, and end with it: a killed parent cannot end its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()  # type: ignore[func-returns-value]

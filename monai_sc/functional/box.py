@@ -1,0 +1,27 @@
+"""The part of an image that a structure needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["bounding_box"]
+
+
+def bounding_box(mask: np.ndarray, margin: int | Sequence[int] = 0) -> tuple[slice, ...] | None:
+    """Return the box around the foreground of a boolean ``mask`` ``(*spatial)``, ``None`` if there is none.
+
+    MONAI's ``generate_spatial_bounding_box`` does the same through copies of the image, several times slower.
+
+    Args:
+        mask: not written to.
+        margin: voxels that the box is larger on both sides, within the image; one number or one per axis.
+    """
+    box = []
+    for axis, more in enumerate(np.broadcast_to(margin, mask.ndim)):
+        hit = np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
+        if not len(hit):
+            return None
+        box.append(slice(max(int(hit[0] - more), 0), int(hit[-1] + more) + 1))
+    return tuple(box)
