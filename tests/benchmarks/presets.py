@@ -29,8 +29,9 @@ def measure(name, structure, runs, **options):
 def cells(scores, moved):
     """Return two cells of the table."""
     there = moved[~np.isnan(moved)]
-    lost = f", {np.mean(np.isnan(moved)):.0%} vanished" if len(there) < len(moved) else ""
-    return f"{scores.mean():.2f} ± {scores.std():.2f} | {there.mean():+.1f} ± {there.std():.1f}{lost}"
+    lost = f", {np.mean(np.isnan(moved)):.0%} vanished".replace("%", " %") if len(there) < len(moved) else ""
+    bias = f"{there.mean():+.1f}".replace("-", "−")  # noqa: RUF001 - a minus sign, as in the text
+    return f"{scores.mean():.2f} ± {scores.std():.2f} | {bias} ± {there.std():.1f}{lost}"
 
 
 def main():

@@ -1,6 +1,5 @@
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -8,18 +7,6 @@ from monai.bundle import ConfigWorkflow
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.realdata
-
-
-@pytest.fixture(scope="module")
-def jsrt():
-    """Return the folder with JSRT as 256 x 256 PNG files."""
-    shared = ROOT.parent / "shared"
-    folder = Path(os.environ.get("MONAI_SC_DATA", shared / "data")) / "jsrt"
-    if not folder.is_dir():
-        if os.environ.get("CI") == "true" and shared.is_dir():
-            pytest.fail(f"{folder} does not exist.")
-        pytest.skip(f"needs the data set JSRT in {folder}; MONAI_SC_DATA names another folder")
-    return folder
 
 
 def checksum(folder):
