@@ -57,16 +57,17 @@ def _jit(function: Callable[..., None]) -> Any:
 def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no-untyped-def] # pragma: no cover
     # Loops over slices that start at 0 are the ones that become vector instructions.
     size = len(state)
+    offsets = np.empty(2 * len(strides), dtype=np.int64)
+    offsets[::2], offsets[1::2] = strides, -strides
     rim = np.max(strides)  # no voxel of the image lies closer to either end
     total = 0
     for first in range(rim, size - rim, BLOCK):
         last = min(first + BLOCK, size - rim)
         centre, counts = rimmed[first:last], state[first:last]
-        for stride in strides:
-            for offset in (-stride, stride):
-                neighbour = rimmed[first + offset : last + offset]
-                for i in range(len(centre)):
-                    counts[i] += ((centre[i] ^ neighbour[i]) & ~(neighbour[i] >> 7) & 1) << 3
+        for offset in offsets:
+            neighbour = rimmed[first + offset : last + offset]
+            for i in range(len(centre)):
+                counts[i] += ((centre[i] ^ neighbour[i]) & ~(neighbour[i] >> 7) & 1) << 3
         for i in range(len(centre)):
             counts[i] = counts[i] * (1 - (centre[i] >> 7)) | centre[i]
             total += (counts[i] & NEIGHBOURS) > 0
@@ -122,7 +123,7 @@ def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no
             lists[side, i] = lists[side, count]
             state[v] = s & ~flag
 
-        needed = max(count, listed[1 - side]) + 2 * len(strides) * movers + 1
+        needed = max(count, listed[1 - side]) + len(offsets) * movers + 1
         if needed > lists.shape[1]:
             longer = np.empty((2, 2 * needed), dtype=np.int64)
             longer[:, : lists.shape[1]] = lists
@@ -133,17 +134,16 @@ def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no
         for k in range(movers):
             v = moving[k]
             opposite = np.int64(0)
-            for stride in strides:
-                for offset in (-stride, stride):
-                    u = v + offset
-                    n = np.int64(state[u])
-                    if n & OUTSIDE:
-                        continue
-                    left = (n ^ side ^ 1) & 1  # 1 where the neighbour stays in the class that v leaves
-                    opposite += left
-                    lists[side, count] = u
-                    count += left & ~(n >> (1 + side))
-                    state[u] = (n + (left << 4) - NEIGHBOUR) | (left << (1 + side))
+            for offset in offsets:
+                u = v + offset
+                n = np.int64(state[u])
+                if n & OUTSIDE:
+                    continue
+                left = (n ^ side ^ 1) & 1  # 1 where the neighbour stays in the class that v leaves
+                opposite += left
+                lists[side, count] = u
+                count += left & ~(n >> (1 + side))
+                state[u] = (n + (left << 4) - NEIGHBOUR) | (left << (1 + side))
             s = ((state[v] ^ FOREGROUND) & ~NEIGHBOURS) | (opposite << 3)
             lists[1 - side, other_count] = v
             if opposite and not s & other_flag:

@@ -30,6 +30,7 @@ __all__ = [
 
 SMOOTHING = (None, "before_flips", "after_flips")
 MOST_STEPS_PER_SIDE = 64
+SMALL = 2**15  # voxels: an image that costs less than the search for a box
 PER_CHANNEL = ("num_steps", "expansion_prob", "march_prob", "flip_prob")
 
 
@@ -275,6 +276,8 @@ def draw_steps(
 
     A step of a slice is that of the slice before with probability ``correlation``, else it has a draw of its own.
     """
+    if slices == 1:
+        return np.asarray(rng.random(num_steps) < expansion_prob)[None]
     draws = rng.random((num_steps, 2, slices))  # step by step, so that more steps leave the first ones alone
     steps = draws[:, 0] < expansion_prob
     copied = draws[:, 1] < correlation
@@ -307,6 +310,8 @@ def _march(
     mask: np.ndarray, expands: np.ndarray, march_prob: float, steps_per_side: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """March in the box that the foreground can reach, since a large volume may hold a small structure."""
+    if mask.size < SMALL and steps_per_side.max() == 1:
+        return march(mask, expands, march_prob, rng)
     reach = int(np.count_nonzero(expands)) + 1
     box = bounding_box(mask, [-(-reach // int(steps)) for steps in steps_per_side])
     if box is None:
