@@ -32,9 +32,9 @@ python_maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 
 nitpicky = True  # a reference to something of ours that does not exist is an error
-PACKAGES = ("collections", "ignite", "matplotlib", "monai", "numpy", "pathlib", "rich", "torch")
+PACKAGES = ("collections", "ignite", "matplotlib", "monai", "numpy", "pathlib", "rich", "torch", "typing_extensions")
 nitpick_ignore_regex = [
-    (r"py:.*", rf"({'|'.join(MONAI_UNIONS)}|({'|'.join(PACKAGES)})\..*)"),
+    (r"py:.*", rf"(TypeAliasForwardRef|{'|'.join(MONAI_UNIONS)}|({'|'.join(PACKAGES)})\..*)"),
 ]
 
 

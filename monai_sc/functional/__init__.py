@@ -9,7 +9,7 @@ from monai_sc.functional.correction import correct_boundary
 from monai_sc.functional.dense_noise import markov_label_noise_batch
 from monai_sc.functional.distance import signed_distance
 from monai_sc.functional.label_map import merge_masks, split_label_map
-from monai_sc.functional.noise import MarkovParameters, case_seed, markov_label_noise
+from monai_sc.functional.noise import MarkovParameters, MarkovRates, case_seed, markov_label_noise
 from monai_sc.functional.noise_presets import NOISE_PRESETS, NoisePreset
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "BoundaryBias",
     "Calibration",
     "MarkovParameters",
+    "MarkovRates",
     "NoisePreset",
     "boundary_bias",
     "boundary_displacement",

@@ -81,4 +81,4 @@ NOISE_PRESETS: Mapping[str, NoisePreset] = MappingProxyType(
         "brats-mixed": _dilate_erode((3.0, 5.0), TUMOUR),
     }
 )
-"""The presets by name: data set, direction, and ``-paper`` where paper and released masks differ."""
+"""The presets by name, which has the data set, the direction, and ``-paper`` where paper and released masks differ."""

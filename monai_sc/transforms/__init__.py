@@ -27,7 +27,7 @@ from monai_sc.transforms.correction import (
     SpatialCorrectionDict,
 )
 from monai_sc.transforms.distance import SignedDistance, SignedDistanceD, SignedDistanced, SignedDistanceDict
-from monai_sc.transforms.label_noise import RandLabelNoise, RandLabelNoised
+from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised
 from monai_sc.transforms.load import LoadLabel, LoadLabelD, LoadLabeld, LoadLabelDict
 from monai_sc.transforms.noise import (
     MarkovLabelNoise,
@@ -42,6 +42,7 @@ from monai_sc.transforms.noise import (
 )
 
 __all__ = [
+    "LabelNoiseOptions",
     "LoadLabel",
     "LoadLabelD",
     "LoadLabelDict",

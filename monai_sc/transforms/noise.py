@@ -205,7 +205,7 @@ class MarkovLabelNoised(MapTransform):
 
 
 def noise_preset(name: str, prob: float = 1.0, *, structure: str | None = None, **options: Any) -> RandLabelNoise:
-    """Return the transform of one of :py:data:`monai_sc.functional.NOISE_PRESETS`.
+    """Return the transform of one of :py:data:`~monai_sc.functional.noise_presets.NOISE_PRESETS`.
 
     Args:
         name: of the preset, such as ``"jsrt-expand"``.
