@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -41,26 +43,38 @@ def march(mask: np.ndarray, expands: np.ndarray, march_prob: float, rng: np.rand
     rimmed = np.full([size + 2 for size in mask.shape], OUTSIDE)
     rimmed[inner] = mask
     state = np.zeros_like(rimmed)
-    _march(rimmed.ravel(), state.ravel(), np.array(rimmed.strides), np.asarray(expands, dtype=bool), march_prob, rng)
+    number = np.zeros(0, dtype=np.int32 if rimmed.size < 2**31 else np.int64)  # whose type the lists have
+    steps = np.asarray(expands, dtype=bool)
+    _march(rimmed.ravel(), state.ravel(), np.array(rimmed.strides), steps, march_prob, number, rng)
     return np.asarray((state[inner] & FOREGROUND).view(bool))
 
 
-def _jit(function: Callable[..., None]) -> Any:
-    """Compile ``function`` on its first call, and keep the result on disk where there is a place to write it."""
+def _jit(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile ``function`` on its first call, and keep the result on disk where that can be written and read."""
+    plain = numba.njit(nogil=True)(function)
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        cached = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # neither the folder of the package nor that of the user can be written to
-        return numba.njit(nogil=True)(function)
+        return cast("Callable[..., None]", plain)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> None:
+        try:
+            cached(*arguments)
+        except (OSError, EOFError, pickle.UnpicklingError):  # a full disk, or files that were damaged
+            plain(*arguments)
+
+    return call
 
 
 @_jit
-def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no-untyped-def] # pragma: no cover
+def _march(rimmed, state, strides, expands, march_prob, number, rng):  # type: ignore[no-untyped-def] # pragma: no cover
     # Loops over slices that start at 0 are the ones that become vector instructions.
     size = len(state)
     offsets = np.empty(2 * len(strides), dtype=np.int64)
     offsets[::2], offsets[1::2] = strides, -strides
     rim = np.max(strides)  # no voxel of the image lies closer to either end
-    total = 0
+    totals = np.zeros(2, dtype=np.int64)
     for first in range(rim, size - rim, BLOCK):
         last = min(first + BLOCK, size - rim)
         centre, counts = rimmed[first:last], state[first:last]
@@ -70,10 +84,10 @@ def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no
                 counts[i] += ((centre[i] ^ neighbour[i]) & ~(neighbour[i] >> 7) & 1) << 3
         for i in range(len(centre)):
             counts[i] = counts[i] * (1 - (centre[i] >> 7)) | centre[i]
-            total += (counts[i] & NEIGHBOURS) > 0
+            totals[counts[i] & 1] += (counts[i] & NEIGHBOURS) > 0
     state[:rim] = state[size - rim :] = OUTSIDE
     listed = np.zeros(2, dtype=np.int64)
-    lists = np.empty((2, 64 + 2 * total), dtype=np.int64)
+    lists = np.empty((2, 64 + 3 * np.max(totals) // 2), dtype=number.dtype)
     words = state[: size // 8 * 8].view(np.uint64)
     for w in range(len(words) + 1):
         if w < len(words) and not words[w] & WORD_OF_NEIGHBOURS:
@@ -86,7 +100,7 @@ def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no
                 state[i] |= LISTED << side
 
     mean_skip = 0.0 if march_prob == 1 else -1 / np.log1p(-march_prob)
-    moving = np.empty(64, dtype=np.int64)
+    moving = np.empty(64, dtype=number.dtype)
     limits = listed + listed // 2 + 64
     for step in range(len(expands)):
         side = 0 if expands[step] else 1  # the class that is to lose voxels
@@ -106,7 +120,7 @@ def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no
             limits[side] = count + count // 2 + 64
 
         if len(moving) < count:
-            moving = np.empty(2 * count, dtype=np.int64)
+            moving = np.empty(count + count // 2, dtype=number.dtype)
         movers = 0
         i = 0
         while True:
@@ -125,7 +139,7 @@ def _march(rimmed, state, strides, expands, march_prob, rng):  # type: ignore[no
 
         needed = max(count, listed[1 - side]) + len(offsets) * movers + 1
         if needed > lists.shape[1]:
-            longer = np.empty((2, 2 * needed), dtype=np.int64)
+            longer = np.empty((2, needed + needed // 2), dtype=number.dtype)
             longer[:, : lists.shape[1]] = lists
             lists = longer
         # Without branches, whose outcome no processor can guess here: what may not be appended is written all the same,

@@ -99,17 +99,17 @@ def calibrate_num_steps(
     if "num_steps" in parameters:
         raise TypeError("num_steps must not be given, since it is what calibrate_num_steps looks for.")
     check_markov_parameters(**cast(MarkovParameters, {**parameters, "num_steps": 0}))
-    if max_steps < 1:
-        raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
+    if max_steps < 1 or max_steps != int(max_steps):
+        raise ValueError(f"max_steps must be a whole number of at least 1, got {max_steps}.")
     ((name, target),) = given
     _check_target(name, target, parameters)
     noise = _Noise(labels, spacing, seed, parameters, name)
     # Turned so that it rises with the number of steps: the target is passed where it is at least 0.
     sign = -1 if name == "target_dice" or target < 0 else 1
 
-    def excess(steps: int, over: float = target) -> float:
+    def excess(steps: int) -> float:
         value = noise.mean(steps)
-        return np.inf if np.isnan(value) else sign * (value - over)  # nan: nothing is left to move any further
+        return np.inf if np.isnan(value) else sign * (value - target)  # nan: nothing is left to move any further
 
     low, high = -1, 0
     while excess(high) < 0:
@@ -120,8 +120,9 @@ def calibrate_num_steps(
     if np.isinf(excess(high)) or excess(0) > 1e-6:
         raise noise.unreachable(target)
     if low >= 0 and -excess(low) <= excess(high):
-        nearest = noise.mean(low)  # that of one step less, and maybe of fewer steps still
-        _, high = _bisect(lambda steps: excess(steps, nearest) >= 0, -1, low)
+        high = low
+        while high > 0 and noise.mean(high - 1) == noise.mean(low):  # fewer steps that do the same
+            high -= 1
     dice, displacement, lost = noise.measure(high, with_displacement=True)
     return Calibration(high, dice, displacement, tuple(sorted(noise.curve.items())), noise.num_used, lost)
 
@@ -161,7 +162,7 @@ class _Noise:
         parameters: MarkovRates,
         name: str,
     ) -> None:
-        if spacing is None or np.ndim(spacing[0]) == 0:
+        if spacing is None or not len(spacing) or np.ndim(spacing[0]) == 0:
             self.spacings = [cast("Sequence[float] | None", spacing)] * len(labels)
         else:
             self.spacings = [*cast("Sequence[Sequence[float]]", spacing)]

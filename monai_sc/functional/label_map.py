@@ -26,7 +26,7 @@ def check_classes(classes: Sequence[int], background: int) -> list[int]:
         ValueError: when it does not.
     """
     values = list(classes)
-    if not values or len(set(values)) != len(values) or any(v != int(v) for v in values):
+    if not values or len(set(values)) != len(values) or not all(np.isfinite(v) and v == int(v) for v in values):
         raise ValueError(f"classes must be the values of one or more classes, each once, got {classes}.")
     if background in values:
         raise ValueError(f"classes must not hold the value of the background, {background}, got {classes}.")
@@ -68,7 +68,7 @@ def merge_masks(
     If none does, a voxel of the background stays. One that its class has left gets what lies on the other side, which
     is the value of the nearest voxel of ``label_map`` that is of the background or of another one of ``classes``; if
     that is a class, which has withdrawn as well, ``overlap`` decides between the two. Voxels of any other value stay as
-    they are. So there is no value that the map did not hold before.
+    they are. So there is no value beside those of the map and ``classes``.
 
     Args:
         masks: ``(classes, *spatial)``, 0 and 1 only.
@@ -82,7 +82,8 @@ def merge_masks(
         The new map, with the kind, shape and dtype of ``label_map``, which is not changed.
 
     Raises:
-        ValueError: when ``masks`` do not fit the map and its classes, or ``overlap`` has no such value.
+        ValueError: when ``masks`` do not fit the map and its classes, the dtype of the map cannot hold one of these, or
+            ``overlap`` has no such value.
 
     Example:
         >>> import numpy as np
@@ -102,6 +103,9 @@ def merge_masks(
             f"masks must have the shape of the map with one channel per class, {(len(classes), *values.shape)}, "
             f"got {claims.shape}."
         )
+    dtype = as_array(label_map).dtype
+    if (np.asarray(classes).astype(dtype) != classes).any():
+        raise ValueError(f"classes must be values that the dtype of the map, {dtype}, can hold, got {classes}.")
     merged = values.copy()
     # Beyond a voxel around all classes there is background only, and nothing is nearer than what lies in this box.
     box = bounding_box((values != background) | claims.any(axis=0), 1)

@@ -90,18 +90,18 @@ def check_markov_parameters(**parameters: Unpack[MarkovParameters]) -> None:
         "slice_correlation": parameters.get("slice_correlation", 0),
     }
     for name, value in probabilities.items():
-        if not all(0 <= p <= 1 for p in np.ravel(value)):
+        if not all(0 <= p <= 1 for p in np.ravel(value)) or (name == "slice_correlation" and np.ndim(value)):
             raise ValueError(f"{name} must be a probability in [0, 1], got {value}.")
     check_choice(parameters.get("smoothing"), SMOOTHING, "smoothing")
     sigma, radius = parameters.get("smooth_sigma", 1), parameters.get("smooth_radius")
     if not (sigma > 0 and np.isfinite(sigma)):
         raise ValueError(f"smooth_sigma must be more than 0 voxels, got {sigma}; smoothing=None switches it off.")
-    if radius is not None and radius < 1:
-        raise ValueError(f"smooth_radius must be at least 1 voxel or None, got {radius}.")
+    if radius is not None and not (radius >= 1 and radius == radius // 1):
+        raise ValueError(f"smooth_radius must be at least 1 voxel, a whole number, or None, got {radius}.")
     step_size, axis = parameters.get("step_size"), parameters.get("slice_axis")
     if step_size is not None and not step_size > 0:
         raise ValueError(f"step_size must be more than 0, or None for the smallest side of a voxel, got {step_size}.")
-    if axis is not None and not (axis in (0, 1, 2) and parameters.get("in_plane")):
+    if axis is not None and not (type(axis) in (int, np.int64) and axis in (0, 1, 2) and parameters.get("in_plane")):
         raise ValueError(f"slice_axis must be 0, 1 or 2, and goes with in_plane=True only, got {axis}.")
 
 
@@ -138,7 +138,8 @@ def markov_label_noise(
     probability ``slice_correlation``, which is then the correlation of neighbouring slices.
 
     Args:
-        label: 0 and 1 only, any dtype. A channel that is empty or full has no boundary, so it gets flips only.
+        label: 0 and 1 only, any dtype, at most three spatial axes. A channel that is empty or full has no boundary, so
+            it gets flips only.
         num_steps: :math:`T`, at least 0; the boundary moves at most this many voxels, or steps.
         expansion_prob: :math:`\theta_1` in ``[0, 1]``; over 0.5 the label grows, under 0.5 it shrinks.
         march_prob: :math:`\theta_2` in ``[0, 1]``.
@@ -185,13 +186,16 @@ def markov_label_noise(
         "slice_correlation": slice_correlation,
     }
     check_markov_parameters(**parameters)
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}.")
+    if not (seed >= 0 and seed == int(seed)):
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed}.")
+    seed = int(seed)
     clean = binary_mask(label)
+    if clean.ndim > 4:
+        raise ValueError(f"label must have at most 3 spatial axes, got {clean.ndim - 1}.")
     steps_per_side, axis = step_geometry(parameters, clean.ndim - 1, spacing)
     noisy = np.empty_like(clean)
     for channel, (steps, expansion, march_p, flip) in enumerate(channel_parameters(parameters, len(clean))):
-        # The steps have a generator of their own, so that a longer process begins as a shorter one does.
+        # Steps and flips have generators of their own, so that a longer process begins as a shorter one does.
         step_rng, rng = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(channel, k))) for k in (0, 1))
         slices = 1 if axis is None else clean.shape[1 + axis]
         expands = draw_steps(steps, expansion, slices, slice_correlation, step_rng)
@@ -206,7 +210,8 @@ def markov_label_noise(
         if smoothing == "before_flips":
             mask = smooth_mask(mask, smooth_sigma, smooth_radius, steps_per_side, axis)
         if flip > 0:
-            flips = rng.random(mask.shape, dtype=np.float32) < flip
+            flip_rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(channel, 2)))
+            flips = flip_rng.random(mask.shape, dtype=np.float32) < flip
             mask = mask ^ (flips if smoothing == "after_flips" else flips & (mask == clean[channel]))
         if smoothing == "after_flips":
             mask = smooth_mask(mask, smooth_sigma, smooth_radius, steps_per_side, axis)
@@ -251,7 +256,7 @@ def step_geometry(
     if max(marched) > MOST_STEPS_PER_SIDE * step:
         raise ValueError(
             f"No side of a voxel may be longer than {MOST_STEPS_PER_SIDE} steps of {step:g}, got spacing {spacing}; "
-            "take a larger step_size or in_plane=True."
+            "take a larger step_size" + (" or in_plane=True." if ndim == 3 and axis is None else ".")
         )
     return np.array([1 if a == axis else int(s / step + 0.5) for a, s in enumerate(spacing)]), axis
 
@@ -265,7 +270,8 @@ def acquisition_axis(spacing: Sequence[float]) -> int:
         >>> acquisition_axis((5.0, 0.7, 0.7)), acquisition_axis((1.0, 1.0, 1.0))
         (0, 2)
     """
-    largest = np.flatnonzero(np.asarray(spacing) > 0.99 * max(spacing))
+    sizes = np.asarray(check_spacing(spacing, len(spacing)))
+    largest = np.flatnonzero(sizes > 0.99 * sizes.max())
     return int(largest[-1])
 
 
@@ -291,9 +297,11 @@ def smooth_mask(
 ) -> np.ndarray:
     """Return a boolean ``mask`` ``(*spatial)`` after a Gaussian filter and a threshold of 0.5."""
     axes = [axis for axis in range(mask.ndim) if axis != slice_axis]
+    values = mask.astype(np.float32)
     sigmas = [sigma / steps_per_side[axis] for axis in axes]
     radii = None if radius is None else [max(1, round(radius / steps_per_side[axis])) for axis in axes]
-    return np.asarray(ndimage.gaussian_filter(mask.astype(np.float32), sigmas, axes=axes, radius=radii) > 0.5)
+    ndimage.gaussian_filter(values, sigmas, axes=axes, radius=radii, output=values)  # in place, for large volumes
+    return np.asarray(values > 0.5)
 
 
 def centres(fine: np.ndarray, clean: np.ndarray, steps_per_side: np.ndarray) -> np.ndarray:

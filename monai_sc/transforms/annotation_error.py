@@ -10,7 +10,7 @@ from monai.config import KeysCollection, NdarrayOrTensor
 from typing_extensions import Unpack
 
 from monai_sc.functional.annotation_error import coarsen_contour, drop_components, shift_boundary, translate_label
-from monai_sc.functional.checks import per_channel
+from monai_sc.functional.checks import check_choice, per_channel
 from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised, slice_axis_of
 
 __all__ = [
@@ -140,7 +140,7 @@ class RandCoarsenContour(RandLabelNoise):
         if np.min(vertex_distance) == 0:
             raise ValueError(f"vertex_distance must be over 0, got {vertex_distance}.")
         self.vertex_distance = vertex_distance
-        self.slice_axis = slice_axis
+        self.slice_axis = check_choice(slice_axis, (None, 0, 1, 2), "slice_axis")
 
     def noisy_masks(
         self, masks: NdarrayOrTensor, label: NdarrayOrTensor, spacing: tuple[float, ...] | None, seed: int
@@ -187,7 +187,7 @@ class RandTranslateLabel(RandLabelNoise):
         super().__init__(prob, **options)
         _check_range(distance, "distance")
         self.distance = distance
-        self.slice_axis = slice_axis
+        self.slice_axis = check_choice(slice_axis, (None, 0, 1, 2), "slice_axis")
 
     def noisy_masks(
         self, masks: NdarrayOrTensor, label: NdarrayOrTensor, spacing: tuple[float, ...] | None, seed: int

@@ -85,6 +85,8 @@ class RandLabelNoise(RandomizableTransform):
     def make_noisy(self, label: NdarrayOrTensor, seed: int) -> NdarrayOrTensor:
         """Make ``label`` noisy by the draw of ``seed``, whatever ``prob``."""
         spacing = spacing_in_mm(label) if self.unit == "mm" else None
+        if isinstance(label, np.ndarray) and label.dtype == np.uint64 and label.size and label.max() >= 2**63:
+            raise ValueError("label must not hold values over 2**63 - 1, which tensors cannot.")
         given = label  # whose affine is lost where MONAI does not track metadata
         label = convert_to_tensor(label, track_meta=get_track_meta())
         if self.classes is None:

@@ -1,4 +1,5 @@
 import fcntl
+import gzip
 import hashlib
 import json
 import os
@@ -655,8 +656,15 @@ def test_calibration_is_done_once(masks, tmp_path, monkeypatch):
 
     choice = NoiseChoice({"expansion_prob": 0.8, "march_prob": 0.6}, target_dice=0.9)
     options = {"description": choice.description(), "calibrate": calibrate, "make_noise": choice.make}
+    write = simulated_case.write_values_like
+    written = []
+
+    def write_one(*arguments):
+        written.append(arguments)
+        return _full_disk() if len(written) > 1 else write(*arguments)
+
     with monkeypatch.context() as patch:
-        patch.setattr(simulated_case, "write_values_like", _full_disk)
+        patch.setattr(simulated_case, "write_values_like", write_one)
         with pytest.raises(SimulationError, match="No space left"):
             simulate(masks, tmp_path / "out", **options)
     simulate(masks, tmp_path / "out", **options)
@@ -667,3 +675,40 @@ def test_calibration_is_done_once(masks, tmp_path, monkeypatch):
     told = NoiseChoice({"num_steps": 2, "expansion_prob": 0.8, "march_prob": 0.6})
     simulate(masks, tmp_path / "told", told.make)
     assert (tmp_path / "told" / NAMES[1]).read_bytes() == (tmp_path / "out" / NAMES[1]).read_bytes()
+
+
+def test_a_mistake_before_the_first_file_does_not_bind_the_folder(masks, tmp_path):
+    wrong = NoiseChoice({"num_steps": 2, "expansion_prob": 0.8, "march_prob": 0.6, "in_plane": True})
+    with pytest.raises(SimulationError, match="in_plane needs a label with 3 spatial axes|with an affine"):
+        simulate(masks, tmp_path / "out", wrong.make)
+    right = NoiseChoice({"num_steps": 2, "expansion_prob": 0.8, "march_prob": 0.6})
+    assert len(simulate(masks, tmp_path / "out", right.make)) == 4
+
+
+def test_a_gzip_file_whose_checksum_is_wrong_is_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    content = bytearray(nib.Nifti1Image(np.ones((4, 4, 4), dtype=np.uint8), np.eye(4)).to_bytes())
+    packed = bytearray(gzip.compress(bytes(content), 0))
+    packed[-20] ^= 1
+    (tmp_path / "in" / "case.nii.gz").write_bytes(packed)
+    with pytest.raises(
+        SimulationError, match=r"case\.nii\.gz cannot be simulated: it cannot be read: CRC check failed"
+    ):
+        simulate(tmp_path / "in", tmp_path / "out")
+
+
+def test_large_whole_numbers_are_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    values = np.zeros((4, 4, 4), dtype=np.int64)
+    values[0], values[1] = 2**53, 2**53 + 1
+    nib.save(nib.Nifti1Image(values, np.eye(4), dtype=np.int64), tmp_path / "in" / "case.nii")
+    with pytest.raises(SimulationError, match=r"it must hold values under 2\*\*53"):
+        simulate(tmp_path / "in", tmp_path / "out")
+
+
+def test_a_folder_that_is_called_as_the_manifest_is_refused(tmp_path):
+    folder = tmp_path / "in" / "manifest.jsonl"
+    folder.mkdir(parents=True)
+    Image.fromarray(np.eye(8, dtype=np.uint8)).save(folder / "case.png")
+    with pytest.raises(ValueError, match=r"must not hold a folder manifest\.jsonl"):
+        simulate(tmp_path / "in", tmp_path / "out")

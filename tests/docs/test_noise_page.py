@@ -17,7 +17,10 @@ NUM_DRAWS = 6
 
 def stated():
     """Return for each preset and structure the cells of its row: Dice, Δ, and both without flips."""
-    rows = [line.strip("| \n").split(" | ") for line in (ROOT / "docs" / "noise.md").read_text().splitlines()]
+    rows = [
+        line.strip("| \n").split(" | ")
+        for line in (ROOT / "docs" / "noise.md").read_text(encoding="utf-8").splitlines()
+    ]
     rows = [[cell.strip() for cell in row] for row in rows if row[0].startswith("`") and len(row) >= 4]
     return {(row[0].strip("`"), row[1]): row[2:] for row in rows if row[0].strip("`") in NOISE_PRESETS}
 

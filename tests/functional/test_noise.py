@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
+import subprocess
+import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -262,6 +266,11 @@ class TestSteps:
             {"step_size": 3, "spacing": (2, 2, 4)}, "at most the smallest side of a voxel, 2, got 3", id="step"
         ),
         pytest.param({"step_size": 0}, "step_size must be more than 0", id="no-step"),
+        pytest.param({"in_plane": True, "slice_axis": True}, "slice_axis must be 0, 1 or 2", id="axis-as-a-bool"),
+        pytest.param({"slice_correlation": [0.1, 0.2]}, "slice_correlation must be a probability", id="correlations"),
+        pytest.param(
+            {"smooth_radius": math.inf}, "smooth_radius must be at least 1 voxel, a whole number", id="radius"
+        ),
         pytest.param({"slice_correlation": 1.5}, "slice_correlation must be a probability", id="correlation"),
         pytest.param({"spacing": (1, 1, 70)}, "No side of a voxel may be longer than 64 steps of 1, got", id="needle"),
         pytest.param({"spacing": (1, 1)}, "spacing must be 3 positive numbers", id="spacing"),
@@ -271,6 +280,12 @@ class TestSteps:
     def test_refused(self, options, message):
         with pytest.raises(ValueError, match=message):
             markov_label_noise(np.zeros((1, 4, 4, 4)), **NOISE, **options, seed=0)
+
+    def test_four_spatial_axes_and_half_a_seed_are_refused(self):
+        with pytest.raises(ValueError, match=r"label must have at most 3 spatial axes, got 4\.$"):
+            markov_label_noise(np.zeros((1, 3, 3, 3, 3)), **NOISE, seed=0)
+        with pytest.raises(ValueError, match=r"seed must be a whole number of at least 0, got 1\.5\.$"):
+            markov_label_noise(np.zeros((1, 3, 3)), **NOISE, seed=1.5)
 
     def test_slices_need_a_volume(self):
         with pytest.raises(ValueError, match=r"in_plane needs a label with 3 spatial axes, got 2\.$"):
@@ -545,7 +560,9 @@ REFUSED = [
         {"smoothing": "yes"}, r"^smoothing must be one of None, 'before_flips', 'after_flips', got 'yes'", id="mode"
     ),
     pytest.param({"smooth_sigma": 0}, r"^smooth_sigma must be more than 0 voxels, got 0; smoothing=None", id="sigma"),
-    pytest.param({"smooth_radius": 0}, r"^smooth_radius must be at least 1 voxel or None, got 0\.$", id="radius"),
+    pytest.param(
+        {"smooth_radius": 0}, r"^smooth_radius must be at least 1 voxel, a whole number, or None, got 0\.$", id="radius"
+    ),
     pytest.param({"seed": -1}, r"^seed must be .*, got -1", id="negative-seed"),
 ]
 
@@ -661,3 +678,33 @@ def test_case_seeds_are_64_bit_and_differ_between_seeds_and_cases():
     seeds = {case_seed(*pair) for pair in pairs}
     assert len(seeds) == len(pairs)
     assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+@pytest.mark.parametrize("damage", ["full-disk", "truncated"])
+def test_a_cache_that_cannot_be_used_does_not_matter(tmp_path, damage):
+    """In a process of its own, whose compiled code is kept in a new folder."""
+    code = (
+        "import sys, numpy as np\n"
+        "from pathlib import Path\n"
+        "import numba.core.caching as caching\n"
+        "def full(*a, **k): raise OSError(28, 'No space left on device')\n"
+        "if sys.argv[1] == 'full-disk': caching.IndexDataCacheFile.save = full\n"
+        "from monai_sc.functional import markov_label_noise\n"
+        "x = np.zeros((1, 9, 9)); x[0, 4, 4] = 1\n"
+        "print(int(markov_label_noise(x, num_steps=2, expansion_prob=1, march_prob=1, seed=0).sum()))\n"
+    )
+    run = partial(
+        subprocess.run,
+        [sys.executable, "-c", code, damage],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run().stdout == "13\n"
+    if damage == "truncated":
+        files = [*tmp_path.rglob("*.nbc")]
+        assert files
+        for file in files:
+            file.write_bytes(file.read_bytes()[:100])
+        assert run().stdout == "13\n"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_options_out_of_range_are_refused(transform, own, options, message):
     [
         pytest.param({"num_steps": 3}, "expansion_prob must be given", id="missing"),
         pytest.param(
-            {**NOISE, "theta": 3}, "theta is no parameter of the Markov label noise, which has num", id="unknown"
+            {**NOISE, "theta": 3}, "theta is no parameter of the Markov label noise, which has ", id="unknown"
         ),
     ],
 )
@@ -213,6 +214,7 @@ def test_dropped_components_are_those_of_the_function():
         ),
         pytest.param(RandCoarsenContour, {"vertex_distance": (3, 2)}, r"must be \(low, high\)", id="order"),
         pytest.param(RandTranslateLabel, {"distance": 3}, r"distance must be \(low, high\)", id="one-number"),
+        pytest.param(RandTranslateLabel, {"distance": (1, 2), "slice_axis": 7}, "slice_axis must be one of", id="axis"),
     ],
 )
 def test_own_options_out_of_range_are_refused(transform, options, message):
@@ -235,9 +237,9 @@ class TestPresets:
 
     def test_the_released_expansion_of_jsrt(self):
         assert dict(NOISE_PRESETS["jsrt-expand"].parameters) == {
-            "num_steps": [180, 180, 100],
+            "num_steps": (180, 180, 100),
             "expansion_prob": 0.8,
-            "march_prob": [0.05, 0.05, 0.02],
+            "march_prob": (0.05, 0.05, 0.02),
             "flip_prob": 0.2,
             "smoothing": "after_flips",
             "smooth_sigma": 2.0,
@@ -257,11 +259,25 @@ class TestPresets:
     def test_presets_cannot_be_changed(self):
         with pytest.raises(TypeError):
             NOISE_PRESETS["jsrt-expand"] = None
-        with pytest.raises(TypeError):
-            NOISE_PRESETS["jsrt-expand"].parameters["num_steps"] = 1
+        NOISE_PRESETS["jsrt-expand"].parameters["num_steps"] = 1
+        assert noise_preset("jsrt-expand").parameters["num_steps"] == (180, 180, 100)
+        assert pickle.loads(pickle.dumps(NOISE_PRESETS["jsrt-expand"])) == NOISE_PRESETS["jsrt-expand"]
 
     def test_an_unknown_name_is_refused(self):
         with pytest.raises(ValueError, match=r"^name must be one of 'jsrt-expand', .*, got 'jsrt'\.$"):
             noise_preset("jsrt")
         with pytest.raises(ValueError, match=r"^structure must be one of lung, heart, clavicle, got 'liver'\.$"):
             noise_preset("jsrt-expand", structure="liver")
+
+
+def test_values_that_a_tensor_cannot_hold_are_refused():
+    values = np.array([[0, 2**63 + 9, 7, 0]], dtype=np.uint64)
+    with pytest.raises(ValueError, match=r"label must not hold values over 2\*\*63 - 1"):
+        RandMarkovLabelNoise(1.0, classes=[7], **NOISE)(values)
+
+
+@pytest.mark.parametrize("spacing", [(np.nan, 1.0, 1.0), (0.0, 1.0, 1.0)])
+def test_an_affine_without_sizes_is_refused(spacing):
+    volume = np.zeros((1, 4, 5, 6), dtype=np.uint8)
+    with pytest.raises(ValueError, match="spacing must be 3 positive numbers"):
+        RandMarkovLabelNoise(1.0, in_plane=True, **NOISE)(as_meta(volume, spacing))

@@ -391,7 +391,11 @@ def test_transform_is_parsed_from_a_bundle_config(label, transform, options, pre
             {"smoothing": "after"}, r"^smoothing must be one of None, 'before_flips', 'after_flips'", id="mode"
         ),
         pytest.param({"smooth_sigma": -1}, r"^smooth_sigma must be more than 0 voxels, got -1", id="sigma"),
-        pytest.param({"smooth_radius": 0}, r"^smooth_radius must be at least 1 voxel or None, got 0", id="radius"),
+        pytest.param(
+            {"smooth_radius": 0},
+            r"^smooth_radius must be at least 1 voxel, a whole number, or None, got 0",
+            id="radius",
+        ),
     ],
 )
 def test_parameter_out_of_range_is_refused_by_the_constructor(transform, parameters, message):

@@ -76,6 +76,11 @@ class SimulationFolder:
         if self.record() is None:
             self._put(RECORD, json.dumps(record, indent=2) + "\n")
 
+    def forget(self) -> None:
+        """Delete the record and the list of what is done, when nothing is."""
+        for name in (RECORD, PROGRESS):
+            (self.root / name).unlink(missing_ok=True)
+
     def refuse_foreign_files(self, names: Collection[str]) -> None:
         """Refuse a folder that holds anything but a simulation of files of these names.
 

@@ -30,7 +30,7 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
         for name in [name for name in folders if (where / name).is_symlink()]:
             raise ValueError(f"{where / name} is a link to a folder, which is not followed; give that folder itself.")
         for file in [where / name for name in sorted(files) if not name.startswith(".")]:
-            if file_suffix(file) not in WRITABLE:
+            if file_suffix(file) not in WRITABLE or not file.is_file():
                 others.append(file.relative_to(source).as_posix())
                 continue
             if file_suffix(file) not in ONE_FILE:

@@ -33,7 +33,7 @@ from monai_sc.data.simulation.case import (
     sha256,
     simulate_case,
 )
-from monai_sc.data.simulation.folder import SimulationFolder
+from monai_sc.data.simulation.folder import MANIFEST, RECORD, SimulationFolder
 from monai_sc.data.simulation.masks import find_masks, refuse_shared_folders
 
 __all__ = ["Calibrate", "simulate_folder", "summary"]
@@ -108,6 +108,9 @@ def simulate_folder(
         raise ValueError(f"classes must be one or more values, each once and not 0, got {list(classes)}.")
     refuse_shared_folders(source, root)
     names, _ = find_masks(source)
+    for name in names:
+        if name.split("/")[0] in (RECORD, MANIFEST):
+            raise ValueError(f"{source} must not hold a folder {name}, as a file of the result is called.")
     own_classes = None if classes is None else list(classes)
     if calibrate is None:
         noise = make_noise(own_classes)
@@ -162,6 +165,10 @@ def simulate_folder(
                     folder.place(entry, staged, list_of_done)
                     done[entry["case"]] = entry
             return folder.finish(done)
+        except BaseException:
+            if not done:  # nothing binds the folder to these options, which may have been the mistake
+                folder.forget()
+            raise
         finally:
             folder.clean()
 
