@@ -679,7 +679,7 @@ def test_calibration_is_done_once(masks, tmp_path, monkeypatch):
 
 def test_a_mistake_before_the_first_file_does_not_bind_the_folder(masks, tmp_path):
     wrong = NoiseChoice({"num_steps": 2, "expansion_prob": 0.8, "march_prob": 0.6, "in_plane": True})
-    with pytest.raises(SimulationError, match="in_plane needs a label with 3 spatial axes|with an affine"):
+    with pytest.raises(SimulationError, match=r"in_plane needs a label with 3 spatial axes|with an affine"):
         simulate(masks, tmp_path / "out", wrong.make)
     right = NoiseChoice({"num_steps": 2, "expansion_prob": 0.8, "march_prob": 0.6})
     assert len(simulate(masks, tmp_path / "out", right.make)) == 4
