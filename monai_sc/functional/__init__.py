@@ -8,6 +8,7 @@ from monai_sc.functional.calibration import Calibration, calibrate_num_steps
 from monai_sc.functional.correction import correct_boundary
 from monai_sc.functional.dense_noise import markov_label_noise_batch
 from monai_sc.functional.distance import signed_distance
+from monai_sc.functional.fit import MarkovFit, fit_markov_noise
 from monai_sc.functional.label_map import merge_masks, split_label_map
 from monai_sc.functional.noise import MarkovParameters, MarkovRates, case_seed, markov_label_noise
 from monai_sc.functional.noise_presets import NOISE_PRESETS, NoisePreset
@@ -16,6 +17,7 @@ __all__ = [
     "NOISE_PRESETS",
     "BoundaryBias",
     "Calibration",
+    "MarkovFit",
     "MarkovParameters",
     "MarkovRates",
     "NoisePreset",
@@ -26,6 +28,7 @@ __all__ = [
     "coarsen_contour",
     "correct_boundary",
     "drop_components",
+    "fit_markov_noise",
     "markov_label_noise",
     "markov_label_noise_batch",
     "merge_masks",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, plot_correction
+from monai_sc.reports.noise_fit import plot_noise_fit
 from monai_sc.reports.run import print_results, summarise_run, write_reference, write_report
 
 __all__ = [
     "BOUNDARY_COLOURS",
     "draw_boundaries",
     "plot_correction",
+    "plot_noise_fit",
     "print_results",
     "summarise_run",
     "write_reference",
