@@ -13,7 +13,7 @@ from monai_sc.functional.distance import signed_distance
 
 __all__ = ["CleanMask", "PairErrors", "PairStatistics", "correlation_length", "pair_statistics", "split_strays"]
 
-NUM_LAGS = 24
+NUM_LAGS = 64
 NUM_ANCHORS = 32
 HISTOGRAM_BINS = 40
 
@@ -101,7 +101,7 @@ class CleanMask:
         if len(points):
             deviation = displacement - displacement.mean()
             deviation[np.abs(deviation) < 1e-9] = 0  # rounding
-            _correlation_sums(points, deviation, self.lag_width, sums)
+            correlation_sums(points, deviation, self.lag_width, sums)
         return PairErrors(dice, displacement, stray, noisy.size, sums)
 
     def boundary(self, noisy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +117,7 @@ class CleanMask:
 
 
 @_jit
-def _correlation_sums(points, deviation, width, sums):  # type: ignore[no-untyped-def] # pragma: no cover
+def correlation_sums(points, deviation, width, sums):  # type: ignore[no-untyped-def] # pragma: no cover
     """Add to ``sums`` ``(2, lags)`` for pairs of some positions, evenly spread over the list, with all."""
     some = min(NUM_ANCHORS, len(points))
     for k in range(some):
@@ -175,7 +175,7 @@ class PairStatistics:
         lags: ``(lags,)``, in mm or voxels.
         correlation: ``(lags,)``, ``nan`` where no two positions are that far apart.
         dices: ``(pairs,)``.
-        histogram: ``(bins,)``, density of the displacement over the boundary positions.
+        histogram: ``(bins,)``, density of the displacement; what lies outside of the edges is missing in it.
         histogram_edges: ``(bins + 1,)``.
         num_pairs: pairs that were measured.
         num_lost: of these, noisy masks without a boundary beside strays; they have a Dice but no displacement.
@@ -209,35 +209,37 @@ SCALARS = tuple(name for name, kind in PairStatistics.__annotations__.items() if
 class ErrorTable:
     """The errors of many pairs, summed up so that the statistics of any choice of them are quickly known."""
 
-    def __init__(self, errors: Sequence[PairErrors]) -> None:
-        has_boundary = np.array([len(e.displacement) > 0 for e in errors])
-        empty = np.zeros(1)
-        positions = [e.displacement if len(e.displacement) else empty for e in errors]
+    def __init__(self, errors: Sequence[PairErrors], lag_width: float = 1.0) -> None:
+        self.lag_width = lag_width
+        self.used = np.array([float(len(e.displacement) > 0) for e in errors])
+        positions = [e.displacement if len(e.displacement) else np.zeros(1) for e in errors]
         self.moments = np.array([[p.mean(), np.abs(p).mean(), p.var()] for p in positions])
-        self.used = has_boundary.astype(np.float64)
         self.dice = np.array([e.dice for e in errors])
         self.stray = np.array([[e.stray, e.voxels] for e in errors], dtype=np.float64)
         self.correlation = np.stack([e.correlation for e in errors])
 
-    def scalars(self, weights: np.ndarray | None = None, lag_width: float = 1.0) -> np.ndarray:
-        """Return the scalar statistics in the order of ``SCALARS``; a pair counts ``weights`` ``(pairs,)`` times."""
-        times = np.ones(len(self.dice)) if weights is None else weights
-        if not (times @ self.used):
-            mean = magnitude = between = within = np.nan
-        else:
-            used = times * self.used / (times @ self.used)
-            mean, magnitude, variance = used @ self.moments
-            between = np.sqrt(used @ np.square(self.moments[:, 0] - mean))
-            within = np.sqrt(variance)
+    @property
+    def num_voxels(self) -> float:
+        """Voxels of all regions."""
+        return float(self.stray[:, 1].sum())
+
+    def scalars(self, times: np.ndarray | None = None) -> np.ndarray:
+        """Return the scalar statistics in the order of ``SCALARS``; a pair counts ``times`` ``(pairs,)`` times."""
+        times = np.ones(len(self.dice)) if times is None else times
+        mean = magnitude = between = within = np.nan
+        if times @ self.used > 0:
+            share = times * self.used / (times @ self.used)
+            mean, magnitude, variance = share @ self.moments
+            between, within = np.sqrt(share @ np.square(self.moments[:, 0] - mean)), np.sqrt(variance)
+        length = correlation_length(self.correlate(times), self.lag_width)
         stray, voxels = times @ self.stray
         dice = times @ self.dice / times.sum()
         dice_spread = np.sqrt(times @ np.square(self.dice - dice) / times.sum())
-        length = correlation_length(self.correlate(times), lag_width)
         return np.array([mean, magnitude, between, within, length, stray / voxels, dice, dice_spread])
 
-    def correlate(self, weights: np.ndarray) -> np.ndarray:
-        """Return the correlation at each lag."""
-        product, square = np.tensordot(weights, self.correlation, 1)
+    def correlate(self, times: np.ndarray) -> np.ndarray:
+        """Return the correlation at each lag, ``nan`` where there are no pairs, or displacements do not vary."""
+        product, square = np.tensordot(times, self.correlation, 1)
         return np.asarray(np.divide(product, square, out=np.full(NUM_LAGS, np.nan), where=square > 0))
 
 
@@ -249,25 +251,27 @@ def pair_statistics(
     Args:
         errors: one for each pair, from :py:meth:`CleanMask.compare`.
         lag_width: that the clean masks were prepared with.
-        histogram_edges: ``(bins + 1,)``; ``None`` covers the displacements but for the 1 % that are most extreme. What
-            lies outside of the edges counts in the first and the last bin.
+        histogram_edges: ``(bins + 1,)``; ``None`` covers the displacements but for the 1 % that are most extreme.
+
+    Raises:
+        ValueError: when there is no pair.
     """
-    table = ErrorTable(errors)
+    if not errors:
+        raise ValueError("errors must be of at least one pair, got none.")
+    table = ErrorTable(errors, lag_width)
     used = [e.displacement for e in errors if len(e.displacement)]
-    values = np.concatenate(used) if used else np.zeros(0)
-    weights = np.concatenate([np.full(len(p), 1 / len(p)) for p in used]) if used else np.zeros(0)
+    values = np.concatenate([*used, np.zeros(0)])
+    weights = np.concatenate([*(np.full(len(p), 1 / len(p)) for p in used), np.zeros(0)])
     if histogram_edges is None:
-        low, high = np.quantile(values, (0.005, 0.995)) if len(values) else (-1.0, 1.0)
-        reach = max(abs(low), abs(high), lag_width)
+        reach = max(*np.abs(np.quantile(values, (0.005, 0.995))), lag_width) if len(values) else lag_width
         histogram_edges = np.linspace(-reach, reach, HISTOGRAM_BINS + 1)
-    clipped = np.clip(values, histogram_edges[0], histogram_edges[-1])
-    counts = np.histogram(clipped, histogram_edges, weights=weights)[0]
+    counts = np.histogram(values, histogram_edges, weights=weights)[0]
     return PairStatistics(
-        **dict(zip(SCALARS, map(float, table.scalars(None, lag_width)), strict=True)),
+        **dict(zip(SCALARS, map(float, table.scalars()), strict=True)),
         lags=lag_width * np.arange(1, NUM_LAGS + 1),
         correlation=table.correlate(np.ones(len(errors))),
         dices=table.dice,
-        histogram=counts / max(counts.sum(), 1e-12) / np.diff(histogram_edges),
+        histogram=counts / max(len(used), 1) / np.diff(histogram_edges),
         histogram_edges=histogram_edges,
         num_pairs=len(errors),
         num_lost=len(errors) - len(used),

@@ -2,12 +2,212 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from monai_sc.functional import case_seed, fit_markov_noise, markov_label_noise
-from monai_sc.functional.pair_statistics import CleanMask, correlation_length, pair_statistics, split_strays
+from monai_sc.data.phantom import phantom_image
+from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
+from monai_sc.functional.fit import draw_num_steps, fit_markov_noise
+from monai_sc.functional.fit_model import PairModel, RealPairs
+from monai_sc.functional.pair_statistics import SCALARS, CleanMask, pair_statistics
 
-SQUARE = np.zeros((24, 24), dtype=bool)
-SQUARE[8:16, 8:16] = True
+SCALES = {"stray_rate": np.sqrt, "dice": float, "displacement": float}
+
+
+def disc(size, radius, ndim=2):
+    grid = np.indices((size,) * ndim) - (size - 1) / 2
+    return ((grid**2).sum(axis=0) <= radius**2)[None]
+
+
+def noisy_copies(clean, seed=0, step_spread=0.0, **parameters):
+    copies = []
+    for k, mask in enumerate(clean):
+        own = case_seed(seed, str(k))
+        steps = draw_num_steps(parameters["num_steps"], step_spread, own)
+        copies.append(markov_label_noise(mask, **{**parameters, "num_steps": steps}, seed=own))
+    return copies
+
+
+DISCS = [disc(32, radius) for radius in np.linspace(6, 10, 16)]
+GROWN = noisy_copies(DISCS, num_steps=3, expansion_prob=0.9, march_prob=0.4)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """Return a rough fit to few pairs."""
+    return fit_markov_noise(DISCS, GROWN, budget=5000, max_steps=20)
+
+
+def test_rough_fit_resembles_the_pairs_in_dice_and_displacement(quick):
+    assert quick.simulated.dice == pytest.approx(quick.real.dice, abs=0.02)
+    assert quick.simulated.displacement == pytest.approx(quick.real.displacement, abs=0.25)
+    assert quick.simulated.spread == pytest.approx(quick.real.spread, rel=0.2)
+    assert (quick.num_used, quick.num_skipped, quick.num_groups) == (16, 0, 16)
+    assert quick.real.num_pairs == 16
+    assert 0 < quick.p_value <= 1
+
+
+def test_parameters_are_ready_for_the_noise(quick):
+    noisy = markov_label_noise(DISCS[0], **quick.parameters, seed=0)
+    assert noisy.shape == DISCS[0].shape
+    assert quick.parameters_of("case-1") == quick.parameters
+    assert quick.step_spread == 0
+
+
+def test_intervals_are_those_of_the_joint_draws(quick):
+    assert quick.intervals.keys() == quick.draws.keys()
+    assert {*quick.draws} == {"num_steps", "expansion_prob", "march_prob", "flip_prob", "smooth_sigma"}
+    assert len({len(values) for values in quick.draws.values()}) == 1
+    for name, (low, high) in quick.intervals.items():
+        assert low <= np.median(quick.draws[name]) <= high
+    correlation = np.corrcoef(np.log(quick.draws["num_steps"]), np.log(quick.draws["march_prob"]))[0, 1]
+    assert correlation < -0.3  # more steps, each with a smaller probability
+
+
+def test_same_seed_gives_the_same(quick):
+    again = fit_markov_noise([torch.from_numpy(mask) for mask in DISCS], GROWN, budget=5000, max_steps=20)
+    assert again.parameters == quick.parameters
+    assert again.intervals == quick.intervals
+    assert again.distance == quick.distance
+
+
+def recovery(clean, true, step_spread=0.0, **options):
+    noisy = noisy_copies(clean, seed=11, step_spread=step_spread, **true)
+    fit = fit_markov_noise(clean, noisy, vary_steps=step_spread > 0, budget=20_000, **options)
+    for name in SCALARS:
+        scale = SCALES.get(name, np.log)
+        real, simulated = scale(getattr(fit.real, name)), scale(getattr(fit.simulated, name))
+        least = 0.02 if name == "dice" else 0.12
+        error = fit.standard_errors[name] * (1 if scale is float else 1 / getattr(fit.real, name))
+        if name != "stray_rate":
+            assert abs(real - simulated) < max(3 * error, least), name
+    assert fit.p_value > 0.005
+    for name, value in {**true, "step_spread": step_spread}.items():
+        if name in fit.intervals:
+            low, high = fit.intervals[name]
+            assert low <= value <= high, name
+    return fit
+
+
+@pytest.mark.xfail(reason="the intervals are approximate, and here too narrow for expansion_prob")
+@pytest.mark.slow
+def test_known_noise_of_phantoms_is_recovered():
+    clean = [phantom_image((64, 64), k)[1][:1] for k in range(60)]
+    fit = recovery(
+        clean, {"num_steps": 8, "expansion_prob": 0.75, "march_prob": 0.25, "flip_prob": 0.004}, max_steps=50
+    )
+    low, high = fit.intervals["expansion_prob"]
+    assert high - low < 0.25
+
+
+@pytest.mark.slow
+def test_balls_in_mm_are_fitted():
+    clean = [disc(20, radius, ndim=3) for radius in np.linspace(5, 7, 12)]
+    spacing = (1.0, 0.5, 0.5)
+    noisy = [
+        markov_label_noise(mask, num_steps=4, expansion_prob=0.9, march_prob=0.3, spacing=spacing, seed=k)
+        for k, mask in enumerate(clean)
+    ]
+    fit = fit_markov_noise(clean, noisy, spacing=spacing, budget=5000, max_steps=20)
+    assert fit.simulated.displacement == pytest.approx(fit.real.displacement, abs=0.15)
+    assert fit.real.displacement == pytest.approx(-0.5, abs=0.3)
+    assert fit.simulated.dice == pytest.approx(fit.real.dice, abs=0.02)
+    assert fit.real.lags[0] == 0.5
+
+
+@pytest.mark.slow
+def test_error_of_another_law_is_told_by_the_p_value():
+    rng = np.random.default_rng(0)
+    clean = [phantom_image((64, 64), k)[1][:1] for k in range(60)]
+    # Every boundary moves as a whole, and does not get rough.
+    noisy = [shift_boundary(mask, rng.choice([-2.0, 3.0])) for mask in clean]
+    fit = fit_markov_noise(clean, noisy, budget=10_000, max_steps=20)
+    assert fit.p_value < 0.01
+
+
+def test_empty_and_full_masks_are_skipped_and_channels_are_pairs():
+    clean = [np.concatenate([mask, mask * 0, mask | True]) for mask in DISCS]
+    noisy = [np.concatenate([mask, mask, mask]) for mask in GROWN]
+    noisy[0] = noisy[0] * 0
+    pairs = RealPairs(clean, noisy, None, None)
+    assert (len(pairs.clean), pairs.num_skipped, pairs.num_groups) == (15, 33, 15)
+
+
+def test_regions_leave_room_for_boundaries_that_go_half_as_far_again():
+    clean = [np.pad(mask, ((0, 0), (30, 30), (30, 30))) for mask in DISCS]
+    noisy = [shift_boundary(mask, 6) for mask in clean]
+    pairs = RealPairs(clean, noisy, None, None)
+    for mask, copy in zip(pairs.clean, noisy, strict=True):
+        extent = np.ptp(np.flatnonzero(copy[0].any(axis=1))) + 1
+        assert mask.mask.shape[0] >= extent + 2 * (9 + 4)
+        assert mask.mask.shape[0] < copy.shape[1]
+
+
+def test_standard_errors_are_those_of_groups():
+    clean, noisy = DISCS * 4, GROWN * 4
+    alone = RealPairs(clean, noisy, None, None).resample(np.random.default_rng(0))[0]
+    groups = [k % 16 for k in range(64)]
+    grouped = RealPairs(clean, noisy, None, groups).resample(np.random.default_rng(0))[0]
+    index = SCALARS.index("dice")
+    assert grouped[index] == pytest.approx(2 * alone[index], rel=0.15)
+    scores = [2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in zip(DISCS, GROWN, strict=True)]
+    assert grouped[index] == pytest.approx(np.std(scores) / 4, rel=0.15)
+
+
+def test_point_of_the_search_and_the_one_it_stands_for_have_the_same_noise():
+    model = PairModel(RealPairs(DISCS, GROWN, None, None), vary_steps=True, max_steps=50, fixed={}, seed=0)
+    points = np.random.default_rng(0).random((200, 6))
+    asked, snapped = model.values(points), model.values(model.snap(points))
+    for name, values in asked.items():
+        np.testing.assert_allclose(snapped[name], values, rtol=1e-9, atol=1e-12)
+    assert asked["num_steps"].min() >= 1
+    assert asked["num_steps"].max() <= 50
+    assert asked["march_prob"].max() <= 1
+    assert (asked["smooth_sigma"] == 0).any()
+    assert asked["smooth_sigma"][asked["smooth_sigma"] > 0].min() >= 0.5
+
+
+def test_steps_of_cases_are_log_normal_with_the_median_and_cut_off():
+    steps = np.array([draw_num_steps(100, 0.5, seed) for seed in range(2000)])
+    assert np.median(steps) == pytest.approx(100, rel=0.05)
+    assert np.log(steps).std() == pytest.approx(0.5, rel=0.08)
+    assert steps.min() >= round(100 * np.exp(-1))
+    assert steps.max() <= round(100 * np.exp(1))
+    assert {draw_num_steps(7, 0, seed) for seed in range(5)} == {7}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"noisy": GROWN[:3]}, r"^clean and noisy must have the same number of masks", id="n"),
+        pytest.param({"noisy": [m[:, :9] for m in GROWN]}, r"^clean and noisy must have the same shape", id="shape"),
+        pytest.param({"noisy": [m * 2 for m in GROWN]}, r"^noisy must be binary", id="not-binary"),
+        pytest.param({"groups": [0, 1]}, r"^groups must have one entry per pair \(16\), got 2\.$", id="groups"),
+        pytest.param({"groups": [0, 1] * 8}, r"usable pairs in at least 5 groups, got 2: 0 of 16", id="few-groups"),
+        pytest.param(
+            {"noisy": [m * 0 for m in GROWN]},
+            r"^clean and noisy must have usable .* got 0: 16 of 16 pairs have a mask that is empty or full\.$",
+            id="empty",
+        ),
+        pytest.param({"noisy": DISCS}, r"^noisy must differ from clean, but all 16 usable pairs are equal", id="equal"),
+        pytest.param({"spacing": (1, 2, 3)}, r"^spacing must be 2 positive numbers", id="spacing"),
+        pytest.param({"spacing": [(1, 2)] * 3}, r"^spacing must be one for all or one per pair \(16\)", id="spacings"),
+        pytest.param({"budget": 100}, r"^budget must be at least 5000, got 100\.$", id="budget"),
+        pytest.param({"max_steps": 1}, r"^max_steps must be at least 2, got 1\.$", id="max-steps"),
+        pytest.param({"weights": {"dice": -1}}, r"^weights must be at least 0 and finite, got -1 of dice", id="weight"),
+        pytest.param({"weights": {"f1": 1}}, r"^weights must be of displacement, .*, got one of f1\.$", id="name"),
+        pytest.param({"weights": dict.fromkeys(SCALARS, 0)}, r"^weights must leave a statistic", id="no-weight"),
+        pytest.param({"slice_axis": 7}, r"^slice_axis must be 0, 1 or 2", id="fixed"),
+    ],
+)
+def test_pairs_or_options_that_make_no_sense_are_refused(change, message):
+    arguments = {"clean": DISCS, "noisy": GROWN, **change}
+    with pytest.raises(ValueError, match=message):
+        fit_markov_noise(arguments.pop("clean"), arguments.pop("noisy"), **arguments)
+
+
+def test_parameter_that_is_fitted_cannot_be_given():
+    with pytest.raises(TypeError, match=r"^march_prob cannot be given; these can: step_size, in_plane"):
+        fit_markov_noise(DISCS, GROWN, march_prob=0.5)
 
 
 def shapes(number, size=64):
@@ -18,73 +218,6 @@ def shapes(number, size=64):
         ((grid / rng.uniform(8, 20, size=(2, 1, 1))) ** 2).sum(axis=0)[None] + rng.uniform(-0.1, 0.1) < 1
         for _ in range(number)
     ]
-
-
-class TestStatistics:
-    @pytest.mark.parametrize("k", [-3, -1, 1, 2])
-    def test_a_moved_slab_is_displaced_by_as_much(self, k):
-        clean, noisy = np.zeros((30, 9), dtype=bool), np.zeros((30, 9), dtype=bool)
-        clean[10:20], noisy[10 - k : 20 + k] = True, True
-        errors = CleanMask(clean).compare(noisy)
-        assert errors.displacement.tolist() == [-k] * 18
-        assert CleanMask(clean, (2.0, 1.0)).compare(noisy).displacement.tolist() == [-2 * k] * 18
-        statistics = pair_statistics([errors, errors])
-        assert statistics.displacement == -k
-        assert statistics.magnitude == abs(k)
-        assert statistics.spread == statistics.spread_between == statistics.spread_within == 0
-        assert statistics.dice == pytest.approx(20 / (20 + 2 * k) if k > 0 else (20 + 4 * k) / (20 + 2 * k))
-
-    def test_spread_is_divided_into_that_between_and_that_within_pairs(self):
-        clean = np.zeros((30, 8), dtype=bool)
-        clean[:15] = True
-        straight, torn = clean.copy(), clean.copy()
-        straight[15:17] = True
-        torn[15:17, :4], torn[13:15, 4:] = True, False
-        errors = [CleanMask(clean).compare(noisy) for noisy in (straight, torn)]
-        errors[1] = type(errors[1])(**{**vars(errors[1]), "displacement": errors[1].displacement[:8]})
-        own = [e.displacement for e in errors]
-        statistics = pair_statistics(errors)
-        assert statistics.spread_between == pytest.approx(np.std([o.mean() for o in own]))
-        assert statistics.spread_within == pytest.approx(np.sqrt(np.mean([o.var() for o in own])))
-        assert statistics.spread**2 == pytest.approx(statistics.spread_between**2 + statistics.spread_within**2)
-
-    def test_strays_are_counted_and_left_out(self):
-        noisy = SQUARE.copy()
-        noisy[2, 2:5] = True  # three voxels beside the structure
-        noisy[11, 11] = False  # and a hole
-        kept, number = split_strays(noisy, SQUARE)
-        assert number == 4
-        assert np.array_equal(kept, SQUARE)
-        errors = CleanMask(SQUARE).compare(noisy)
-        assert not errors.displacement.any()
-        assert pair_statistics([errors]).stray_rate == 4 / 24**2
-
-    def test_correlation_length(self):
-        assert correlation_length(np.exp(-np.arange(1, 30) / 7)) == pytest.approx(7, rel=0.01)
-        assert correlation_length(np.exp(-np.arange(1, 30) / 7), lag_width=0.5) == pytest.approx(3.5, rel=0.01)
-        assert correlation_length(np.ones(20)) == np.inf
-        assert correlation_length(np.full(20, np.nan)) == np.inf
-
-    def test_a_smooth_error_is_correlated_farther_than_a_rough_one(self):
-        clean = shapes(20)
-        lengths = []
-        for sigma in (0.6, 2.5):
-            errors = [
-                CleanMask(mask[0]).compare(
-                    markov_label_noise(
-                        mask,
-                        num_steps=20,
-                        expansion_prob=0.5,
-                        march_prob=0.4,
-                        smoothing="before_flips",
-                        smooth_sigma=sigma,
-                        seed=k,
-                    )[0]
-                )
-                for k, mask in enumerate(clean)
-            ]
-            lengths.append(pair_statistics(errors).correlation_length)
-        assert lengths[1] > 1.3 * lengths[0] > 0
 
 
 TRUE = {"num_steps": 24, "expansion_prob": 0.7, "march_prob": 0.15, "flip_prob": 0.0}
@@ -125,39 +258,3 @@ class TestRecovery:
         noisy = [markov_label_noise(m, **recovered.parameters_of(str(k)), seed=k)[0] for k, m in enumerate(clean)]
         found = pair_statistics([CleanMask(m[0]).compare(n) for m, n in zip(clean, noisy, strict=True)])
         assert found.dice == pytest.approx(recovered.real.dice, abs=0.03)
-
-
-def pairs(number=6):
-    clean = shapes(number)
-    return clean, [np.roll(m, 1, axis=1) for m in clean]
-
-
-REFUSED = [
-    pytest.param(
-        lambda c, n: fit_markov_noise(c, n[:-1]), "must have the same number of masks, got 6 and 5", id="number"
-    ),
-    pytest.param(lambda c, n: fit_markov_noise(c[:3], n[:3]), "usable pairs in at least 5 groups, got 3", id="few"),
-    pytest.param(lambda c, n: fit_markov_noise(c, c), "noisy must differ from clean", id="equal"),
-    pytest.param(
-        lambda c, n: fit_markov_noise(c, [0 * m for m in n]), "6 of 6 pairs have a mask that is empty", id="empty"
-    ),
-    pytest.param(lambda c, n: fit_markov_noise(c, n, groups=[1]), "groups must have one entry per pair", id="groups"),
-    pytest.param(lambda c, n: fit_markov_noise(c, n, spacing=[(1, 1)]), "spacing must be one for all", id="spacing"),
-    pytest.param(
-        lambda c, n: fit_markov_noise(c, n, weights={"area": 1}), "weights must be of displacement", id="weight"
-    ),
-    pytest.param(
-        lambda c, n: fit_markov_noise(c, n, weights={"dice": -1}), "weights must be at least 0", id="negative"
-    ),
-    pytest.param(lambda c, n: fit_markov_noise(c, n, budget=10), "budget must be at least 20000, got 10", id="budget"),
-    pytest.param(lambda c, n: fit_markov_noise(c, n, max_steps=0), "max_steps must be at least 1, got 0", id="steps"),
-    pytest.param(lambda c, n: fit_markov_noise(c, [m[:, 1:] for m in n]), "must have the same shape", id="shape"),
-    pytest.param(lambda c, n: fit_markov_noise([5 * m for m in c], n), "clean must be binary", id="binary"),
-]
-
-
-@pytest.mark.parametrize(("fit", "message"), REFUSED)
-def test_refused(fit, message):
-    clean, noisy = pairs()
-    with pytest.raises(ValueError, match=message):
-        fit([m.astype(np.uint8) for m in clean], [m.astype(np.uint8) for m in noisy])
