@@ -42,7 +42,7 @@ def plot_noise_fit(fit: MarkovFit, *, unit: str = "voxels") -> Figure:
     """Return a figure of real and simulated errors side by side, and tables of parameters and statistics.
 
     Args:
-        fit: from :py:func:`~monai_sc.functional.fit.fit_markov_noise`.
+        fit: from :py:func:`~monai_sc.functional.fit_markov_noise`.
         unit: of its lengths: ``"mm"`` where it was given a spacing in mm.
     """
     figure = Figure(figsize=(13, 7.6), layout="constrained")
