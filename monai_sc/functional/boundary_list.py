@@ -10,7 +10,7 @@ from typing import Any, cast
 import numba
 import numpy as np
 
-__all__ = ["march"]
+__all__ = ["compiled", "march"]
 
 # The state of a voxel is one byte: its class, the two lists it may be on, and how many of its face neighbours are of
 # the other class. A rim of one voxel that is outside of the image spares all tests for the edge.
@@ -49,7 +49,7 @@ def march(mask: np.ndarray, expands: np.ndarray, march_prob: float, rng: np.rand
     return np.asarray((state[inner] & FOREGROUND).view(bool))
 
 
-def _jit(function: Callable[..., None]) -> Callable[..., None]:
+def compiled(function: Callable[..., None]) -> Callable[..., None]:
     """Compile ``function`` on its first call, and keep the result on disk where that can be written and read."""
     plain = numba.njit(nogil=True)(function)
     try:
@@ -67,7 +67,7 @@ def _jit(function: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-@_jit
+@compiled
 def _march(rimmed, state, strides, expands, march_prob, number, rng):  # type: ignore[no-untyped-def] # pragma: no cover
     # Loops over slices that start at 0 are the ones that become vector instructions.
     size = len(state)

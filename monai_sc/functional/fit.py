@@ -40,8 +40,7 @@ class MarkovFit:
             in their number of steps (``step_spread`` over 0), that of the median case, and
             :py:meth:`parameters_of` gives those of a case.
         step_spread: standard deviation over cases of the logarithm of their number of steps; 0 unless it was fitted.
-        intervals: 95 % interval of each parameter, if the law holds; approximate, and at times too narrow. A wide one
-            is not identified by these pairs.
+        intervals: 95 % interval of each parameter, if the law holds. A wide one is not identified by these pairs.
         draws: ``(draws,)`` of each parameter, drawn jointly: where one trades off with another (more steps, each with a
             smaller ``march_prob``), they lie along a line. A ``smooth_sigma`` of 0 stands for no smoothing.
         real: statistics of the given pairs.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from monai_sc.functional.boundary_list import _jit
+from monai_sc.functional.boundary_list import compiled
 from monai_sc.functional.distance import signed_distance
 
 __all__ = ["CleanMask", "PairErrors", "PairStatistics", "correlation_length", "pair_statistics", "split_strays"]
@@ -116,7 +116,7 @@ class CleanMask:
         return np.concatenate(points), np.concatenate(displacements)
 
 
-@_jit
+@compiled
 def correlation_sums(points, deviation, width, sums):  # type: ignore[no-untyped-def] # pragma: no cover
     """Add to ``sums`` ``(2, lags)`` for pairs of some positions, evenly spread over the list, with all."""
     some = min(NUM_ANCHORS, len(points))

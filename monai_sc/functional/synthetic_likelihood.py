@@ -13,8 +13,8 @@ from monai_sc.functional.gaussian_process import GaussianProcess
 __all__ = ["PRIOR_PRECISION", "Posterior", "fit_by_simulation"]
 
 PRIOR_PRECISION = 12.0  # of a uniform law on an interval of length 1
-NUM_FIRST, GENERATION, NUM_SEARCHES, NUM_WALKS, NUM_CANDIDATES = 128, 36, 8, 4, 6  # points
-FIRST_SHARE, SEARCH_SHARE, WALK_SHARE, CANDIDATE_SHARE = 0.07, 0.43, 0.38, 0.12  # of the budget
+NUM_FIRST, GENERATION, NUM_SEARCHES, NUM_WALKS, NUM_CANDIDATES = 128, 36, 8, 4, 8  # points
+FIRST_SHARE, SEARCH_SHARE, WALK_SHARE, CANDIDATE_SHARE = 0.07, 0.43, 0.35, 0.15  # of the budget
 LEAST_SIZE = 10  # of a simulation
 NUM_NEAR = 160  # points that the emulator is fitted to
 NUM_CHAINS, CHAIN_STEPS = 40, 600
@@ -64,7 +64,8 @@ def fit_by_simulation(
        walk over the likelihood, flattened at first, improve it where it counts.
     3. The best of a few points is chosen by large simulations, and a last walk draws from the likelihood. As statistics
        are correlated, and :math:`D` takes no account of it, the likelihood is raised to the power that gives the draws
-       the variance of the estimate (Ribatet et al., Statistica Sinica 2012).
+       the variance of the estimate (Ribatet et al., Statistica Sinica 2012), less where nothing comes as near as
+       chance explains.
 
     Args:
         simulate: takes a point in ``[0, 1]``, ``(num_parameters,)``, and the size of the simulation; returns the
@@ -98,12 +99,15 @@ def fit_by_simulation(
         runs.add(points, budget * WALK_SHARE / (NUM_WALKS * GENERATION))
     runs.emulate()
     draws, distances = _walk(runs, np.cov(runs.best[: 8 * num_parameters].T), 1.0, CHAIN_STEPS, rng)
-    candidates = snap(draws[np.argsort(distances)[:: len(draws) // 20][:NUM_CANDIDATES]])
+    # Half of the candidates is simulated already: the emulator may be wrong where it knows little.
+    drawn = draws[np.argsort(distances)[:: len(draws) // 20][: NUM_CANDIDATES // 2]]
+    candidates = snap(np.concatenate([drawn, runs.best[: NUM_CANDIDATES - len(drawn)]]))
     runs.add(candidates, budget * CANDIDATE_SHARE / NUM_CANDIDATES)
+    best, misfit = runs.last(NUM_CANDIDATES)[0], runs.least_distance(NUM_CANDIDATES)
     runs.emulate()
-    best = candidates[np.argmin(np.square(runs.emulator.mean(candidates) - observed) @ (1 / variance))]
     jacobian = runs.emulator.jacobian(best)
-    draws, _ = _walk(runs, np.cov(draws.T), _power(jacobian, covariance, 1 / variance), CHAIN_STEPS, rng)
+    power = _power(jacobian, covariance, 1 / variance, misfit)
+    draws, _ = _walk(runs, np.cov(draws.T), power, CHAIN_STEPS, rng, cautious=False)
     return Posterior(best, draws, jacobian, runs.emulator.unit_variance)
 
 
@@ -134,6 +138,10 @@ class _Runs:
         distances = np.square(self.statistics[-count:] - self.observed) @ (1 / self.variance)
         return np.asarray(self.points[-count:][np.argsort(distances)])
 
+    def least_distance(self, count: int) -> float:
+        """Return the distance of the nearest of the last simulations."""
+        return float((np.square(self.statistics[-count:] - self.observed) @ (1 / self.variance)).min())
+
     def emulate(self) -> None:
         """Fit the emulator to the simulations that are nearest, and sort these by what it predicts for them."""
         near = np.argsort(np.square(self.statistics - self.observed) @ (1 / self.variance))[:NUM_NEAR]
@@ -142,12 +150,17 @@ class _Runs:
         order = np.argsort(predicted)
         self.best, self.distances = self.points[near[order]], predicted[order]
 
-    def log_likelihood(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return it, and the distance, at ``points``; next to none where the emulator knows little."""
+    def log_likelihood(self, points: np.ndarray, *, cautious: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return it, and the distance, at ``points``; next to none where the emulator knows little.
+
+        That is where over half of its own variance is left, and, unless ``cautious``, where this counts beside the
+        variance of the observation.
+        """
         prediction, error = self.emulator(self.snap(points))
         total = self.variance + error
         distance = (np.square(prediction - self.observed) / total).sum(axis=1)
-        unknown = (error > np.maximum(0.5 * self.emulator.scale, 0.25 * self.variance)).any(axis=1)
+        most = 0.5 * self.emulator.scale if cautious else np.maximum(0.5 * self.emulator.scale, 0.25 * self.variance)
+        unknown = (error > most).any(axis=1)
         return -0.5 * (distance + np.log(total / self.variance).sum(axis=1)) - UNKNOWN * unknown, distance
 
 
@@ -163,19 +176,19 @@ def _reflect(points: np.ndarray) -> np.ndarray:
 
 
 def _walk(
-    runs: _Runs, covariance: np.ndarray, power: float, steps: int, rng: np.random.Generator
+    runs: _Runs, covariance: np.ndarray, power: float, steps: int, rng: np.random.Generator, *, cautious: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return draws and their distances, from Metropolis walks side by side; the first half of each is left out."""
     starts = runs.best[: 2 * NUM_CHAINS]
-    likely = np.argsort(-runs.log_likelihood(starts)[0])[: NUM_CHAINS // 4]
+    likely = np.argsort(-runs.log_likelihood(starts, cautious=cautious)[0])[: NUM_CHAINS // 4]
     x = starts[rng.choice(likely, NUM_CHAINS)]
-    now, distance = runs.log_likelihood(x)
+    now, distance = runs.log_likelihood(x, cautious=cautious)
     factor = np.linalg.cholesky(covariance + 1e-7 * np.eye(x.shape[1]))
     scale = 2.38 / np.sqrt(x.shape[1])
     draws, distances = [], []
     for step in range(steps):
         proposal = _reflect(x + scale * rng.standard_normal(x.shape) @ factor.T)
-        new, new_distance = runs.log_likelihood(proposal)
+        new, new_distance = runs.log_likelihood(proposal, cautious=cautious)
         accept = np.log(rng.random(len(x))) < power * (new - now)
         x = np.where(accept[:, None], proposal, x)
         now, distance = np.where(accept, new, now), np.where(accept, new_distance, distance)
@@ -187,9 +200,15 @@ def _walk(
     return np.concatenate(draws), np.concatenate(distances)
 
 
-def _power(jacobian: np.ndarray, covariance: np.ndarray, weights: np.ndarray) -> float:
-    """Return the power of the likelihood with which its draws vary as much as the estimate does."""
+def _power(jacobian: np.ndarray, covariance: np.ndarray, weights: np.ndarray, misfit: float) -> float:
+    """Return the power of the likelihood with which its draws vary as much as the estimate does.
+
+    Where the least distance, ``misfit``, is larger than differences that the parameters cannot take up account for, the
+    power is less by as much, as with the dispersion of a quasi-likelihood.
+    """
     weighted = weights[:, None] * jacobian
     sensitivity, variability = jacobian.T @ weighted, weighted.T @ covariance @ weighted
     bread = np.linalg.inv(sensitivity + PRIOR_PRECISION * np.eye(len(sensitivity)))
-    return float(np.trace(bread @ sensitivity) / np.trace(bread @ variability))
+    left = np.eye(len(weights)) - jacobian @ bread @ weighted.T
+    expected = np.trace(left @ covariance @ left.T @ np.diag(weights))
+    return float(np.trace(bread @ sensitivity) / np.trace(bread @ variability) / max(1.0, misfit / expected))

@@ -12,8 +12,10 @@ from monai_sc.functional.pair_statistics import CleanMask, pair_statistics
 pytestmark = pytest.mark.realdata
 
 
-# How far errors are correlated along a boundary is beyond this law, so it is left out: what counts is their size.
-WEIGHTS = {"dice": 4.0, "correlation_length": 0.0, "dice_spread": 0.0, "stray_rate": 0.1}
+# The law cannot meet all statistics of people; what counts here is the size of their errors.
+WEIGHTS = {"dice": 4.0, "spread_between": 4.0, "spread_within": 4.0} | dict.fromkeys(
+    ("correlation_length", "dice_spread", "stray_rate"), 0.0
+)
 
 
 def pairs(patients):
@@ -28,7 +30,7 @@ def pairs(patients):
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_dice_and_spread_are_those_of_patients_that_were_not_fitted(lidc):
     patients = sorted(folder for folder in lidc.iterdir() if folder.is_dir())
     assert len(patients) == 146
@@ -40,6 +42,7 @@ def test_dice_and_spread_are_those_of_patients_that_were_not_fitted(lidc):
         groups=[patient for patient, *_ in fitted],
         vary_steps=True,
         weights=WEIGHTS,
+        budget=120_000,
     )
     real, simulated = [], []
     for k, (_, majority, mask) in enumerate(held):

@@ -257,7 +257,7 @@ class TestPresets:
         assert (noise.prob, noise.unit, noise.classes) == (0.3, "mm", [4])
 
     def test_presets_cannot_be_changed(self):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="does not support item assignment"):
             NOISE_PRESETS["jsrt-expand"] = None
         NOISE_PRESETS["jsrt-expand"].parameters["num_steps"] = 1
         assert noise_preset("jsrt-expand").parameters["num_steps"] == (180, 180, 100)
