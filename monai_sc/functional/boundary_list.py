@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import pickle
-from collections.abc import Callable
-from typing import Any, cast
-
-import numba
 import numpy as np
 
-__all__ = ["compiled", "march"]
+from monai_sc.functional.compiled import compiled
+
+__all__ = ["march"]
 
 # The state of a voxel is one byte: its class, the two lists it may be on, and how many of its face neighbours are of
 # the other class. A rim of one voxel that is outside of the image spares all tests for the edge.
@@ -47,24 +43,6 @@ def march(mask: np.ndarray, expands: np.ndarray, march_prob: float, rng: np.rand
     steps = np.asarray(expands, dtype=bool)
     _march(rimmed.ravel(), state.ravel(), np.array(rimmed.strides), steps, march_prob, number, rng)
     return np.asarray((state[inner] & FOREGROUND).view(bool))
-
-
-def compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile ``function`` on its first call, and keep the result on disk where that can be written and read."""
-    plain = numba.njit(nogil=True)(function)
-    try:
-        cached = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # neither the folder of the package nor that of the user can be written to
-        return cast("Callable[..., None]", plain)
-
-    @functools.wraps(function)
-    def call(*arguments: Any) -> None:
-        try:
-            cached(*arguments)
-        except (OSError, EOFError, pickle.UnpicklingError):  # a full disk, or files that were damaged
-            plain(*arguments)
-
-    return call
 
 
 @compiled

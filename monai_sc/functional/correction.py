@@ -8,12 +8,13 @@ import numpy as np
 from monai.config import NdarrayOrTensor
 from monai.utils import convert_to_dst_type
 
-from monai_sc.functional.checks import as_array, check_choice, check_spacing, per_channel
+from monai_sc.functional.checks import as_array, check_choice, check_same_shape, check_spacing, per_channel
 from monai_sc.functional.distance import METRICS, has_boundary, signed_distance
 
-__all__ = ["REPRESENTATIONS", "correct_boundary"]
+__all__ = ["REPRESENTATIONS", "correct_boundary", "exclusive_label", "one_against_rest", "probabilities_to_logits"]
 
 REPRESENTATIONS = ("distance", "logit")
+ROUNDING = 1e-4  # by which probabilities that were summed in single precision may leave [0, 1]
 
 
 def correct_boundary(
@@ -24,6 +25,7 @@ def correct_boundary(
     gamma: float = 1.0,
     metric: str = "euclidean",
     spacing: Sequence[float] | None = None,
+    max_shift: float | None = None,
 ) -> NdarrayOrTensor:
     r"""Move the boundary that ``logits`` ``(channels, *spatial)`` predict back by ``bias``: **the label is** ``>= 0``.
 
@@ -47,6 +49,7 @@ def correct_boundary(
         gamma: :math:`\gamma` in ``(0, 1]``, width of the ``"logit"`` correction.
         metric: ``"euclidean"`` or ``"taxicab"``.
         spacing: size of a voxel along each spatial axis, in mm.
+        max_shift: no boundary moves farther than this, in the unit of ``bias``; ``None`` for no limit.
 
     Returns:
         Scores, with the kind, shape and floating dtype of ``logits`` (float32 for integers): in the unit of ``bias``
@@ -65,11 +68,9 @@ def correct_boundary(
     check_choice(metric, METRICS, "metric")
     if not 0 < gamma <= 1:
         raise ValueError(f"gamma must be in (0, 1], got {gamma}.")
-    array = as_array(logits)
-    if array.ndim < 2:
-        raise ValueError(f"logits must have the shape (channels, *spatial), got {array.shape}.")
-    if not np.all(np.isfinite(array)):
-        raise ValueError("logits must be finite, got nan or infinite values; the network has diverged.")
+    if max_shift is not None and not max_shift >= 0:
+        raise ValueError(f"max_shift must be at least 0 or None, got {max_shift}.")
+    array = _finite_logits(logits)
     check_spacing(spacing, array.ndim - 1)
     shifts = per_channel(bias, len(array), "bias")
     if not np.all(np.isfinite(np.asarray(shifts, dtype=np.float64))):
@@ -82,6 +83,8 @@ def correct_boundary(
     predicted = array >= 0
     for channel in np.flatnonzero(has_boundary(predicted)):
         shift = float(shifts[channel])
+        if max_shift is not None:
+            shift = min(max(shift, -max_shift), max_shift)
         if shift == 0:
             continue
         mask = predicted[channel : channel + 1]
@@ -95,3 +98,112 @@ def correct_boundary(
             extreme = scores[channel][band].max() if shift < 0 else scores[channel][band].min()
             scores[channel] -= extreme * np.exp(-(phi**2) / (2 * (gamma * shift) ** 2))
     return convert_to_dst_type(scores, logits, dtype=logits.dtype if floating else np.float32)[0]
+
+
+def probabilities_to_logits(
+    probabilities: NdarrayOrTensor, *, exclusive: bool = False, clip: float = 1e-6
+) -> NdarrayOrTensor:
+    r"""Return the logits ``(channels, *spatial)`` whose sigmoid, or softmax, is ``probabilities``.
+
+    Args:
+        probabilities: in ``[0, 1]``.
+        exclusive: the channels are those of a softmax: the result is :math:`\log p`; else
+            :math:`\log(p / (1 - p))`.
+        clip: values under it, or over 1 less it, are set to it; no boundary moves by it, since 0.5 stays.
+
+    Raises:
+        ValueError: when a value is outside ``[0, 1]``, or ``clip`` not in ``(0, 0.5)``.
+
+    Example:
+        >>> import numpy as np
+        >>> probabilities_to_logits(np.array([[0.5, 1.0]])).round(1).tolist()
+        [[0.0, 13.8]]
+    """
+    if not 0 < clip < 0.5:
+        raise ValueError(f"clip must be in (0, 0.5), got {clip}.")
+    array = as_array(probabilities)
+    if array.ndim < 2:
+        raise ValueError(f"probabilities must have the shape (channels, *spatial), got {array.shape}.")
+    if not np.all((array >= -ROUNDING) & (array <= 1 + ROUNDING)):
+        raise ValueError(
+            f"probabilities must be in [0, 1], got values from {np.min(array):g} to {np.max(array):g}; give logits as "
+            "logits."
+        )
+    clipped = np.clip(array.astype(np.result_type(array.dtype, np.float32)), clip, 1 - clip)
+    logits = np.log(clipped) if exclusive else np.log(clipped) - np.log1p(-clipped)
+    return convert_to_dst_type(logits, probabilities, dtype=logits.dtype)[0]
+
+
+def one_against_rest(logits: NdarrayOrTensor) -> NdarrayOrTensor:
+    r"""Return for each class of a softmax the logit of it against all others, :math:`f_k - \log\sum_{j \ne k} e^{f_j}`.
+
+    Its sigmoid is the softmax probability of the class. At least 0 is a probability of at least a half, so with three
+    classes and more, a voxel whose largest probability is under a half belongs to none; ``exclusive_label`` gives it to
+    the largest.
+
+    Args:
+        logits: ``(classes, *spatial)``, two classes at least.
+
+    Raises:
+        ValueError: when there is one class only, or a logit is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> one_against_rest(np.array([[0.0], [2.0]])).tolist()
+        [[-2.0], [2.0]]
+    """
+    array = _finite_logits(logits)
+    if len(array) < 2:
+        raise ValueError(f"logits must have one channel per class, two at least, got {array.shape}.")
+    values = array.astype(np.result_type(array.dtype, np.float32))
+    against = np.empty_like(values)
+    for k in range(len(values)):
+        others = np.delete(values, k, axis=0)
+        top = others.max(axis=0)
+        against[k] = values[k] - top - np.log(np.exp(others - top).sum(axis=0))
+    return convert_to_dst_type(against, logits, dtype=against.dtype)[0]
+
+
+def exclusive_label(scores: NdarrayOrTensor, logits: NdarrayOrTensor) -> np.ndarray:
+    """Return one class per voxel, from corrected scores of each class and the softmax logits that they came from.
+
+    Channel 0 is the background, which claims nothing. A voxel that other classes claim with a score of at least 0 goes
+    to the largest score. One that no class claims goes to the class with the largest logit among those that did not
+    give it up; a class gives up a voxel that it held before.
+
+    Args:
+        scores: ``(classes, *spatial)`` of :py:func:`correct_boundary`, in one unit; channel 0 is not read.
+        logits: same shape.
+
+    Returns:
+        The class of each voxel, int64 ``(*spatial)``.
+
+    Raises:
+        ValueError: when the shapes differ, or there is one class only.
+
+    Example:
+        >>> import numpy as np
+        >>> logits = np.array([[0.0, 0, 4, 4], [2, 2, 2, 0]])  # background and one class
+        >>> scores = np.array([[0.0] * 4, [1.0, -0.5, -1.5, -2.5]])  # which shrinks by one voxel
+        >>> exclusive_label(scores, logits).tolist()
+        [1, 0, 0, 0]
+    """
+    given, corrected = _finite_logits(logits), as_array(scores)[1:]
+    check_same_shape(as_array(scores), given, ("scores", "logits"))
+    if len(given) < 2:
+        raise ValueError(f"logits must have one channel per class, two at least, got {given.shape}.")
+    held = np.arange(len(given)).reshape(-1, *[1] * (given.ndim - 1)) == given.argmax(axis=0)
+    held[0] = False
+    # A class that holds a voxel by less than a half of the probability had no boundary there to move.
+    held &= as_array(one_against_rest(given)) >= 0
+    left = np.where(held, -np.inf, given).argmax(axis=0)
+    return np.asarray(np.where((corrected >= 0).any(axis=0), corrected.argmax(axis=0) + 1, left))
+
+
+def _finite_logits(logits: NdarrayOrTensor) -> np.ndarray:
+    array = as_array(logits)
+    if array.ndim < 2:
+        raise ValueError(f"logits must have the shape (channels, *spatial), got {array.shape}.")
+    if not np.all(np.isfinite(array)):
+        raise ValueError("logits must be finite, got nan or infinite values; the network has diverged.")
+    return array

@@ -10,6 +10,7 @@ from monai.utils import convert_to_dst_type
 from scipy import ndimage
 
 from monai_sc.functional.checks import binary_mask, check_choice, check_spacing
+from monai_sc.functional.compiled import compiled
 
 __all__ = ["METRICS", "has_boundary", "signed_distance"]
 
@@ -79,11 +80,60 @@ def _depth(mask: np.ndarray, metric: str, spacing: tuple[float, ...] | None, ori
     if metric == "taxicab":
         depth = ndimage.distance_transform_cdt(mask, metric="taxicab").astype(np.float32)
         return np.asarray(depth - 0.5 * mask if origin == "face" else depth)
-    depth = ndimage.distance_transform_edt(mask, sampling=spacing)
+    depth = _nearest(mask, spacing)
     if origin == "face":
         # The voxels beside the boundary; for each voxel behind them, half of the way differs by half of a voxel in the
         # direction of the boundary, which an offset of half a voxel would miss where voxels are anisotropic.
         faces = ndimage.generate_binary_structure(mask.ndim, 1)
         beside = mask & ndimage.binary_dilation(~mask, faces)
-        depth = np.where(mask, (depth + ndimage.distance_transform_edt(~beside, sampling=spacing)) / 2, 0)
-    return np.asarray(depth)
+        depth = np.where(mask, (depth + _nearest(~beside, spacing)) / 2, 0)
+    return depth
+
+
+def _nearest(mask: np.ndarray, spacing: tuple[float, ...] | None) -> np.ndarray:
+    """Return for each voxel the distance to the nearest voxel that is not in ``mask``, several times as fast as scipy.
+
+    The squares of the distances are found axis by axis, as the lower envelope of one parabola per voxel of a line
+    (Felzenszwalb and Huttenlocher, Theory of Computing 2012).
+    """
+    squares = np.where(mask, np.inf, 0.0)
+    for axis, size in enumerate(spacing or (1.0,) * mask.ndim):
+        outer, inner = int(np.prod(mask.shape[:axis])), int(np.prod(mask.shape[axis + 1 :]))
+        _lower_envelopes(squares.reshape(outer, mask.shape[axis], inner), size)
+    return np.sqrt(squares, out=squares)
+
+
+@compiled
+def _lower_envelopes(squares: np.ndarray, size: float) -> None:  # pragma: no cover
+    """Replace each line ``squares[i, :, j]`` by the least sum of a value and the squared distance to its voxel."""
+    length = squares.shape[1]
+    line = np.empty(length)
+    apex = np.empty(length, dtype=np.int64)  # of the parabolas of the envelope
+    start = np.empty(length + 1)  # where each becomes the lowest
+    for i in range(squares.shape[0]):
+        for j in range(squares.shape[2]):
+            count = 0
+            for k in range(length):
+                line[k] = squares[i, k, j]
+            for k in range(length):
+                if line[k] == np.inf:
+                    continue
+                at = -np.inf
+                while count > 0:
+                    last = apex[count - 1]
+                    at = (line[k] - line[last]) / (2 * size * size * (k - last)) + 0.5 * (k + last)
+                    if at > start[count - 1]:
+                        break
+                    count -= 1
+                start[count] = at if count > 0 else -np.inf
+                apex[count] = k
+                count += 1
+            if count == 0:
+                continue
+            start[count] = np.inf
+            which = 0
+            for k in range(length):
+                while start[which + 1] < k:
+                    which += 1
+                step = (k - apex[which]) * size
+                squares[i, k, j] = line[apex[which]] + step * step

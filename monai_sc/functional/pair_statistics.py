@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from monai_sc.functional.boundary_list import compiled
+from monai_sc.functional.compiled import compiled
 from monai_sc.functional.distance import signed_distance
 
 __all__ = ["CleanMask", "PairErrors", "PairStatistics", "correlation_length", "pair_statistics", "split_strays"]

@@ -30,6 +30,7 @@ class SpatialCorrection(Transform):
         gamma: width of the ``"logit"`` correction, in ``(0, 1]``.
         metric: ``"euclidean"`` or ``"taxicab"``.
         spacing: size of a voxel along each spatial axis; ``None`` is 1 voxel.
+        max_shift: no boundary moves farther than this, in the unit of ``bias``; ``None`` for no limit.
         as_label: return the corrected label, 0 and 1 in the dtype of the logits; else the scores, whose sign is the
             label, so that they can be resampled before the threshold (``Invertd``, then ``AsDiscreted(threshold=0)``).
 
@@ -53,17 +54,21 @@ class SpatialCorrection(Transform):
         gamma: float = 1.0,
         metric: str = "euclidean",
         spacing: Sequence[float] | None = None,
+        max_shift: float | None = None,
         as_label: bool = True,
     ) -> None:
         check_choice(representation, REPRESENTATIONS, "representation")
         check_choice(metric, METRICS, "metric")
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma must be in (0, 1], got {gamma}.")
+        if max_shift is not None and not max_shift >= 0:
+            raise ValueError(f"max_shift must be at least 0 or None, got {max_shift}.")
         self.bias = bias
         self.representation = representation
         self.gamma = gamma
         self.metric = metric
         self.spacing = spacing
+        self.max_shift = max_shift
         self.as_label = as_label
 
     def __call__(self, logits: NdarrayOrTensor) -> NdarrayOrTensor:
@@ -75,6 +80,7 @@ class SpatialCorrection(Transform):
             gamma=self.gamma,
             metric=self.metric,
             spacing=self.spacing,
+            max_shift=self.max_shift,
         )
         return convert_to_dst_type(scores >= 0, logits)[0] if self.as_label else scores
 
@@ -100,6 +106,7 @@ class SpatialCorrectiond(MapTransform):
         gamma: float = 1.0,
         metric: str = "euclidean",
         spacing: Sequence[float] | None = None,
+        max_shift: float | None = None,
         as_label: bool = True,
         allow_missing_keys: bool = False,
     ) -> None:
@@ -110,6 +117,7 @@ class SpatialCorrectiond(MapTransform):
             gamma=gamma,
             metric=metric,
             spacing=spacing,
+            max_shift=max_shift,
             as_label=as_label,
         )
 

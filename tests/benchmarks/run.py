@@ -78,6 +78,13 @@ def main():
             None,  # another metric
         ),
         (
+            f"signed_distance, euclidean, {volume}",
+            partial(signed_distance, large),
+            "scipy's euclidean distance",
+            partial(distance_by_scipy, large),
+            {},
+        ),
+        (
             f"signed_distance, taxicab, {volume}",
             partial(signed_distance, large, **taxicab),
             "ring by ring",

@@ -10,6 +10,7 @@ from monai.data import MetaTensor
 from scipy import ndimage
 
 from monai_sc.functional import boundary_displacement, correct_boundary, shift_boundary, signed_distance
+from monai_sc.functional.correction import exclusive_label, one_against_rest, probabilities_to_logits
 
 ANISOTROPIC = {2: (0.7, 1.9), 3: (1.1, 0.4, 2.5)}
 
@@ -312,6 +313,10 @@ REFUSED = [
         r"^spacing must be None with metric 'taxicab'",
         id="taxicab-in-mm",
     ),
+    pytest.param([LINE], 1, {"max_shift": -1}, r"^max_shift must be at least 0 or None, got -1\.$", id="max-shift"),
+    pytest.param(
+        [LINE], 1, {"max_shift": math.nan}, r"^max_shift must be at least 0 .*, got nan\.$", id="max-shift-nan"
+    ),
     pytest.param([[-1.0, -1.0]], 1, {"metric": "l1"}, r"^metric must be one of", id="metric-of-an-empty-prediction"),
     pytest.param([[-1.0, -1.0]], 1, {"spacing": (1, 1)}, r"^spacing must be", id="spacing-of-an-empty-prediction"),
 ]
@@ -321,3 +326,153 @@ REFUSED = [
 def test_wrong_logits_bias_or_option_is_refused(logits, bias, options, message):
     with pytest.raises(ValueError, match=message):
         correct_boundary(np.array(logits), bias, **options)
+
+
+@pytest.mark.parametrize("representation", ["distance", "logit"])
+@pytest.mark.parametrize("spacing", [False, True], ids=["voxels", "mm"])
+@pytest.mark.parametrize("bias", [-5, 4])
+def test_no_boundary_moves_farther_than_the_cap(label, representation, spacing, bias):
+    logits = random_logits(label.shape[1:], seed=4)
+    options = {"representation": representation, "spacing": ANISOTROPIC[label.ndim - 1] if spacing else None}
+    capped = correct_boundary(logits, bias, max_shift=1.5, **options)
+    assert np.array_equal(capped, correct_boundary(logits, 1.5 * np.sign(bias), **options))
+    assert not np.array_equal(capped, correct_boundary(logits, bias, **options))
+    within = correct_boundary(logits, (bias, np.sign(bias)), max_shift=6, **options)
+    assert np.array_equal(within, correct_boundary(logits, (bias, np.sign(bias)), **options))
+    assert np.array_equal(correct_boundary(logits, bias, max_shift=0, **options), logits)
+
+
+def softmax(logits):
+    weights = np.exp(logits)
+    return weights / weights.sum(axis=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logits_of_sigmoid_probabilities_are_the_logits(label, dtype):
+    logits = 3 * random_logits(label.shape[1:], seed=5)
+    found = probabilities_to_logits((1 / (1 + np.exp(-logits))).astype(dtype))
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, logits, rtol=1e-2 if dtype == np.float32 else 1e-9, atol=1e-4)
+
+
+def test_softmax_of_the_logits_of_softmax_probabilities_is_what_they_were():
+    probabilities = softmax(3 * np.random.default_rng(0).normal(size=(4, 9, 8)))
+    found = probabilities_to_logits(probabilities, exclusive=True)
+    np.testing.assert_allclose(found, np.log(probabilities), rtol=1e-9)
+    np.testing.assert_allclose(softmax(found), probabilities, rtol=1e-9)
+
+
+@pytest.mark.parametrize("clip", [1e-6, 1e-3])
+def test_certain_probabilities_are_clipped_and_the_boundary_stays(clip):
+    found = probabilities_to_logits(np.array([[0.0, clip / 2, 0.5, np.nextafter(0.5, 0), 1.0]]), clip=clip)
+    high = math.log((1 - clip) / clip)
+    np.testing.assert_allclose(found[0, [0, 1, 4]], [-high, -high, high], rtol=1e-9)
+    assert found[0, 2] == 0
+    assert found[0, 3] < 0
+
+
+def test_probabilities_of_any_kind_keep_it_and_are_not_written_to(as_kind):
+    probabilities = np.random.default_rng(0).random((2, 5, 4)).astype(np.float32)
+    given = as_kind(probabilities)
+    found = probabilities_to_logits(given)
+    assert type(found) is type(given)
+    assert np.array_equal(np.asarray(found), probabilities_to_logits(probabilities))
+    assert np.array_equal(np.asarray(given), probabilities)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "options", "message"),
+    [
+        pytest.param(
+            [[0.5, 1.5]], {}, r"^probabilities must be in \[0, 1\], got values from 0.5 to 1.5; give log", id="1.5"
+        ),
+        pytest.param([[-3.0, 1.0]], {}, r"^probabilities must be in \[0, 1\], got values from -3 to 1", id="logits"),
+        pytest.param([[math.nan, 1.0]], {}, r"^probabilities must be in \[0, 1\]", id="nan"),
+        pytest.param(
+            [0.5], {}, r"^probabilities must have the shape \(channels, \*spatial\), got \(1,\)\.$", id="shape"
+        ),
+        pytest.param([[0.5]], {"clip": 0}, r"^clip must be in \(0, 0.5\), got 0\.$", id="clip-0"),
+        pytest.param([[0.5]], {"clip": 0.5}, r"^clip must be in \(0, 0.5\), got 0.5\.$", id="clip-half"),
+    ],
+)
+def test_wrong_probabilities_are_refused(probabilities, options, message):
+    with pytest.raises(ValueError, match=message):
+        probabilities_to_logits(np.array(probabilities), **options)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_sigmoid_of_one_against_the_rest_is_the_softmax(as_kind, classes):
+    logits = 3 * np.random.default_rng(0).normal(size=(classes, 6, 7))
+    found = one_against_rest(as_kind(logits))
+    assert type(found) is type(as_kind(logits))
+    np.testing.assert_allclose(1 / (1 + np.exp(-np.asarray(found))), softmax(logits), rtol=1e-9)
+
+
+def test_one_against_the_rest_of_large_logits_is_finite():
+    found = one_against_rest(np.array([[800.0, -800], [-800, 800], [0, 800]], dtype=np.float32))
+    np.testing.assert_allclose(found, [[800, -1600 - math.log(2)], [-1600, 0], [-800, 0]], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        pytest.param(
+            [[1.0]], r"^logits must have one channel per class, two at least, got \(1, 1\)\.$", id="one-class"
+        ),
+        pytest.param([[math.inf], [0]], r"^logits must be finite", id="infinite"),
+        pytest.param([1.0, 2.0], r"^logits must have the shape \(channels, \*spatial\)", id="no-spatial-axis"),
+    ],
+)
+def test_wrong_logits_of_a_softmax_are_refused(logits, message):
+    with pytest.raises(ValueError, match=message):
+        one_against_rest(np.array(logits))
+    with pytest.raises(ValueError, match=message):
+        exclusive_label(np.array(logits), np.array(logits))
+
+
+@pytest.mark.parametrize(
+    ("logits", "scores", "expected"),
+    [
+        pytest.param([0, 4, 1], [0, 2, -3], 1, id="claimed-by-its-holder"),
+        pytest.param([0, 4, 1], [0, 2, 5], 2, id="claimed-by-two-goes-to-the-larger-score"),
+        pytest.param([4, 1, 0], [0, -1, 0], 2, id="a-score-of-0-is-a-claim"),
+        pytest.param([0, 4, 1], [9, -1, -3], 2, id="given-up-goes-to-the-next-logit"),
+        pytest.param([2, 4, 1], [9, -1, -3], 0, id="given-up-goes-to-the-background-if-that-is-next"),
+        pytest.param([4, 1, 2], [-9, -1, -3], 0, id="background-stays"),
+        pytest.param([1, 1.3, 1.2], [0, -1, -1], 1, id="held-by-less-than-half-was-no-boundary-to-move"),
+        pytest.param([1, 1.2, 1.3], [0, -1, -1], 2, id="the-same-for-the-other"),
+    ],
+)
+def test_voxel_goes_to_one_class(logits, scores, expected):
+    found = exclusive_label(np.array(scores, dtype=float)[:, None], np.array(logits, dtype=float)[:, None])
+    assert found.tolist() == [expected]
+    assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4])
+def test_uncorrected_scores_give_the_largest_logit(classes):
+    logits = np.stack([random_logits((12, 11), seed=seed)[0] for seed in range(classes)])
+    assert np.array_equal(exclusive_label(one_against_rest(logits), logits), logits.argmax(axis=0))
+
+
+def slow_exclusive_label(scores, logits):
+    claims = {k: scores[k] for k in range(1, len(scores)) if scores[k] >= 0}
+    if claims:
+        return max(claims, key=claims.get)
+    probabilities = softmax(np.array(logits))
+    gave_up = [k for k in range(1, len(logits)) if probabilities[k] >= 0.5]
+    return max((k for k in range(len(logits)) if k not in gave_up), key=lambda k: logits[k])
+
+
+def test_exclusive_label_is_that_of_the_rule_voxel_by_voxel():
+    rng = np.random.default_rng(0)
+    logits, scores = 2 * rng.normal(size=(4, 15, 14)), rng.normal(-1, 1, size=(4, 15, 14))
+    found = exclusive_label(scores, logits)
+    expected = [[slow_exclusive_label(scores[:, i, j], logits[:, i, j]) for j in range(14)] for i in range(15)]
+    assert found.tolist() == expected
+    assert set(np.unique(found)) == {0, 1, 2, 3}
+
+
+def test_scores_of_another_shape_than_the_logits_are_refused():
+    with pytest.raises(ValueError, match=r"^scores and logits must have the same shape, got \(2, 3\) and \(2, 4\)\.$"):
+        exclusive_label(np.zeros((2, 3)), np.zeros((2, 4)))

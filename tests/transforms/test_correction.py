@@ -167,3 +167,11 @@ def test_wrong_option_is_refused_by_the_constructor(options, message):
 def test_wrong_logits_or_bias_is_refused(logits, bias, options, message):
     with pytest.raises(ValueError, match=message):
         SpatialCorrection(bias, **options)(torch.tensor(logits))
+
+
+@pytest.mark.parametrize(("bias", "cap", "same"), [(-5.0, 2.0, -2.0), (5.0, 2.0, 2.0), (-1.0, 2.0, -1.0)])
+def test_boundary_moves_no_farther_than_the_cap(bias, cap, same):
+    logits = (10 - np.hypot(*np.indices((40, 40)) - 20))[None]
+    np.testing.assert_array_equal(SpatialCorrection(bias, max_shift=cap)(logits), SpatialCorrection(same)(logits))
+    with pytest.raises(ValueError, match=r"^max_shift must be at least 0 or None, got -1\.$"):
+        SpatialCorrectiond("pred", 1.0, max_shift=-1)
