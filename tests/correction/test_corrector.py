@@ -1,0 +1,1037 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from monai_sc.correction import SpatialCorrector
+from monai_sc.functional import shift_boundary
+
+SIZE = 64
+EMPTY = np.full((1, SIZE, SIZE), -5.0)
+
+
+def distance_to(radius, shape=(SIZE, SIZE), spacing=None, centre=None):
+    """Return the signed distance to a disc or a ball, positive inside, one channel."""
+    centre = centre or [(size - 1) / 2 for size in shape]
+    axes = [(np.arange(size) - c) * s for size, c, s in zip(shape, centre, spacing or [1] * len(shape), strict=True)]
+    return (radius - np.sqrt(sum(np.square(a) for a in np.meshgrid(*axes, indexing="ij"))))[None]
+
+
+def disc(radius, **options):
+    return distance_to(radius, **options) >= 0
+
+
+def bar(thickness, size=SIZE):
+    """Return the signed distance to a bar across the image, centred between two rows or on one."""
+    position = np.arange(size) - (size // 2 - (thickness % 2 == 0) / 2)
+    return np.repeat((thickness / 2 - np.abs(position))[None, :, None], size, axis=2)
+
+
+def dice(first, second):
+    total = first.sum() + second.sum()
+    return 2 * (first & second).sum() / total if total else 1.0
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max(axis=0))
+    return weights / weights.sum(axis=0)
+
+
+def off_by(k, radii=(9, 10, 11, 12)):
+    """Return predictions of discs that are ``k`` too large, and the clean labels."""
+    return [distance_to(r + k) for r in radii], [disc(r) for r in radii]
+
+
+def smooth_noise(rng, shape, sigma):
+    noise = ndimage.gaussian_filter(rng.normal(size=shape), sigma)
+    return noise / noise.std()
+
+
+class TestPredictionsThatAreOffByK:
+    @pytest.mark.parametrize("metric", ["euclidean", "taxicab"])
+    @pytest.mark.parametrize("k", [-6, -4, -3, -2, 2, 3, 4, 6])
+    @pytest.mark.parametrize("axis", [1, 2])
+    def test_slabs_are_given_back(self, axis, k, metric):
+        predictions = [np.swapaxes(bar(t + 2 * k), 1, axis) for t in (16, 18, 20, 21)]
+        labels = [np.swapaxes(bar(t), 1, axis) >= 0 for t in (16, 18, 20, 21)]
+        corrector = SpatialCorrector(["slab"], metric=metric).fit(predictions, labels)
+        assert corrector.bias.mean[0] == pytest.approx(-k, abs=0.25)
+        assert corrector.bias.num_used.tolist() == [4]
+        for prediction, label in zip(predictions, labels, strict=True):
+            assert dice(corrector.transform(prediction) == 1, label) > 0.98 > dice(prediction >= 0, label)
+
+    @pytest.mark.parametrize("k", [-6, -5, -4, -3, -2, 2, 3, 4, 5, 6])
+    @pytest.mark.parametrize(
+        ("shape", "spacing", "radii"),
+        [
+            pytest.param((80, 80), None, (19, 21, 22, 24), id="2d"),
+            pytest.param((64, 110), (1.2, 0.7), (19, 21, 22, 24), id="2d-anisotropic"),
+            pytest.param((44, 44, 44), None, (12, 13), id="3d"),
+            pytest.param((28, 44, 50), (1.6, 1.0, 0.9), (12, 13), id="3d-anisotropic"),
+        ],
+    )
+    def test_discs_and_balls_are_given_back_in_the_unit_of_the_spacing(self, shape, spacing, radii, k):
+        if len(shape) == 3 and abs(k) not in (2, 5):
+            return
+        predictions = [distance_to(r + k, shape, spacing) for r in radii]
+        labels = [distance_to(r, shape, spacing) >= 0 for r in radii]
+        corrector = SpatialCorrector(["ball"]).fit(predictions, labels, spacing=spacing)
+        assert corrector.bias.mean[0] == pytest.approx(-k, abs=0.25)
+        for prediction, label in zip(predictions, labels, strict=True):
+            assert dice(corrector.transform(prediction, spacing=spacing) == 1, label) > (
+                0.98 if len(shape) == 2 else 0.97
+            )
+
+    @pytest.mark.parametrize("k", [-3, 3])
+    def test_ellipses_of_cases_that_were_not_seen_are_corrected(self, k):
+        def ellipse(a, b, shift):
+            y, x = np.mgrid[:SIZE, :SIZE] - (SIZE - 1) / 2
+            mask = (np.square(y / a) + np.square(x / b) <= 1)[None]
+            return shift_boundary(mask, shift) * 8.0 - 4, mask
+
+        clean = [ellipse(a, b, k) for a, b in ((10, 18), (12, 15), (14, 20), (11, 11))]
+        corrector = SpatialCorrector(["ellipse"]).fit([p for p, _ in clean], [m for _, m in clean])
+        prediction, label = ellipse(13, 17, k)
+        assert dice(prediction >= 0, label) < 0.9
+        assert dice(corrector.transform(prediction) == 1, label) > 0.96
+
+    @pytest.mark.parametrize("k", [-3, 3])
+    def test_taxicab_shift_of_voxels_with_equal_sides_is_in_their_unit(self, k):
+        predictions, labels = [bar(t + 2 * k) for t in (16, 18, 20)], [bar(t) >= 0 for t in (16, 18, 20)]
+        corrector = SpatialCorrector(["slab"], metric="taxicab").fit(predictions, labels, spacing=(0.5, 0.5))
+        assert corrector.bias.mean[0] == pytest.approx(-k * 0.5, abs=0.25)
+        assert dice(corrector.transform(predictions[0], spacing=(0.5, 0.5)) == 1, labels[0]) > 0.98
+
+    def test_each_case_may_have_its_own_spacing(self):
+        spacings = [(1.0, 1.0), (0.5, 2.0), (2.0, 0.8)]
+        predictions = [distance_to(12 + 3, spacing=s) for s in spacings]
+        labels = [distance_to(12, spacing=s) >= 0 for s in spacings]
+        corrector = SpatialCorrector(["disc"]).fit(predictions, labels, spacing=spacings)
+        assert corrector.bias.mean[0] == pytest.approx(-3, abs=0.25)
+        for prediction, label, spacing in zip(predictions, labels, spacings, strict=True):
+            assert dice(corrector.transform(prediction, spacing=spacing) == 1, label) > 0.94
+
+    @pytest.mark.parametrize("representation", ["distance", "logit"])
+    def test_published_representations_are_taken_where_they_are_asked_for(self, representation):
+        predictions, labels = off_by(3)
+        corrector = SpatialCorrector(["disc"], representation=representation).fit(predictions, labels)
+        (correction,) = corrector.corrections
+        assert correction.representation == representation
+        assert correction.shift == pytest.approx(corrector.bias.mean[0])
+        for prediction, label in zip(predictions, labels, strict=True):
+            assert dice(corrector.transform(prediction) == 1, label) > dice(prediction >= 0, label) + 0.1
+
+    def test_each_class_gets_its_own_shift(self):
+        radii = (10, 11, 12)
+        predictions = [np.concatenate([distance_to(r + 3), distance_to(r), distance_to(r - 2)]) for r in radii]
+        labels = [np.concatenate([disc(r)] * 3) for r in radii]
+        corrector = SpatialCorrector(["large", "right", "small"]).fit(predictions, labels)
+        np.testing.assert_allclose(corrector.bias.mean, [-3, 0, 2], atol=0.25)
+        for prediction, label in zip(predictions, labels, strict=True):
+            corrected = corrector.transform(prediction) == 1
+            assert min(dice(*pair) for pair in zip(corrected, label, strict=True)) > 0.96
+            assert np.array_equal(corrected[1], label[1])
+
+
+def random_cases(rng, shape, classes, exclusive):
+    """Return predictions and clean labels of a badly behaved network: blobs and thin bars, some of them not there."""
+    predictions, labels = [], []
+    for _ in range(rng.integers(1, 7)):
+        scores, masks = [], []
+        for _ in range(classes):
+            score = smooth_noise(rng, shape, rng.uniform(1, 3)) - rng.uniform(0.3, 2)
+            if rng.random() < 0.2:
+                axis = rng.integers(len(shape))
+                position = np.indices(shape)[axis] - rng.integers(2, shape[axis] - 2)
+                score = rng.integers(1, 3) - 0.5 - np.abs(position)
+            mask = score >= rng.normal(0, 0.4)
+            if rng.random() < 0.25:
+                mask = np.zeros(shape, dtype=bool)
+            if rng.random() < 0.15:
+                score = -np.abs(score) - 0.1
+            if rng.random() < 0.3:
+                score = score + rng.normal(0, 0.7, shape)
+            if rng.random() < 0.3:
+                score = score + rng.uniform(-1, 1)
+            scores.append(score * rng.uniform(0.3, 4))
+            masks.append(mask)
+        if exclusive:
+            scores = [np.full(shape, rng.normal(0, 0.2)), *scores]
+            masks = [np.max([mask * (k + 1) for k, mask in enumerate(masks)], axis=0)]
+        predictions.append(np.stack(scores).astype(np.float32))
+        labels.append(np.stack(masks))
+    return predictions, labels
+
+
+def gains(predictions, labels, output, probabilities, spacing, **options):
+    """Return the gain in the mean Dice per class over the clean cases, or ``None`` where no case is usable."""
+    classes = len(predictions[0]) - (output == "softmax")
+    names = [f"class {k}" for k in range(classes)]
+    corrector = SpatialCorrector(names, output=output, probabilities=probabilities, **options)
+    try:
+        corrector.fit(predictions, labels, spacing=spacing)
+    except ValueError as error:
+        if "usable" in str(error):
+            return None
+        raise
+    before, after = [], []
+    for prediction, label in zip(predictions, labels, strict=True):
+        corrected = corrector.transform(prediction, spacing=spacing)
+        if output == "softmax":
+            plain = prediction.argmax(axis=0)
+            pairs = [(plain == k + 1, corrected[0] == k + 1, label[0] == k + 1) for k in range(classes)]
+        else:
+            plain = prediction >= (0.5 if probabilities else 0)
+            pairs = [(plain[k], corrected[k] == 1, label[k]) for k in range(classes)]
+        before.append([dice(p, t) for p, _, t in pairs])
+        after.append([dice(c, t) for _, c, t in pairs])
+    return np.mean(after, axis=0) - np.mean(before, axis=0)
+
+
+def gains_of_random_sets(output, probabilities, number, **options):
+    found = {}
+    for seed in range(number):
+        rng = np.random.default_rng(seed)
+        shape = (22, 18) if rng.random() < 0.7 else (9, 8, 10)
+        spacing = tuple(rng.uniform(0.5, 3, len(shape))) if rng.random() < 0.5 else None
+        predictions, labels = random_cases(rng, shape, int(rng.integers(1, 4)), output == "softmax")
+        if probabilities:
+            predictions = [softmax(p) if output == "softmax" else sigmoid(p) for p in predictions]
+        gain = gains(predictions, labels, output, probabilities, spacing, **options)
+        if gain is not None:
+            found[seed] = gain
+    assert len(found) > 0.8 * number
+    return found
+
+
+class TestCleanCases:
+    @pytest.mark.parametrize("probabilities", [False, True], ids=["logits", "probabilities"])
+    @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+    def test_auto_never_lowers_their_dice(self, output, probabilities):
+        found = gains_of_random_sets(output, probabilities, 30)
+        worse = {seed: gain.min() for seed, gain in found.items() if gain.min() < -1e-9}
+        assert not worse
+        assert max(gain.max() for gain in found.values()) > 0.05
+
+    def test_as_published_their_dice_falls_in_some_of_these_sets(self):
+        found = gains_of_random_sets("sigmoid", False, 30, representation="distance", presence=False)
+        assert min(gain.min() for gain in found.values()) < -0.02
+
+    @pytest.mark.parametrize("taxicab", [False, True])
+    def test_auto_never_lowers_their_dice_with_a_cap_or_the_taxicab_metric(self, taxicab):
+        options = {"metric": "taxicab"} if taxicab else {"max_shift": 0.6}
+        for seed in range(15):
+            predictions, labels = random_cases(np.random.default_rng(seed), (20, 16), 2, False)
+            gain = gains(predictions, labels, "sigmoid", False, None, **options)
+            assert gain is None or gain.min() > -1e-9
+
+    def test_auto_never_lowers_their_dice_where_a_logit_correction_would_leave_too_little(self):
+        """A plateau with one high voxel: the largest logit near the boundary is taken off all of it."""
+        peak, spot = np.where(disc(6), 0.2, -2.0), np.zeros((1, SIZE, SIZE), dtype=bool)
+        peak[0, 32, 37] = 9.0
+        spot[0, 32, 36:39] = True
+        predictions = [distance_to(5), distance_to(19), peak]
+        labels = [disc(5), disc(13), spot]
+        gain = gains(predictions, labels, "sigmoid", False, None)
+        assert gain[0] >= 0
+
+    def test_auto_never_lowers_their_dice_outside_of_what_is_ignored(self):
+        """In two cases most of what is predicted is ignored, and the rest is thin and right."""
+        ignored = np.zeros((1, SIZE, SIZE), dtype=bool)
+        ignored[:, :30] = True
+        thin = np.full((1, SIZE, SIZE), -3.0)
+        thin[:, :20], thin[:, 40:43] = 3.0, 3.0
+        predictions, labels = off_by(2, (9, 11, 13, 15))
+        predictions, labels = [*predictions, thin, thin], [*labels, thin >= 0, thin >= 0]
+        ignore = [None] * 4 + [ignored] * 2
+        corrector = SpatialCorrector(["any"], presence=False).fit(predictions, labels, ignore=ignore)
+
+        def mean_dice(masks):
+            counted = [~ignored if i is not None else ignored | True for i in ignore]
+            return np.mean([dice(m & c, t & c) for m, t, c in zip(masks, labels, counted, strict=True)])
+
+        after = mean_dice([corrector.transform(p) == 1 for p in predictions])
+        assert after >= mean_dice([p >= 0 for p in predictions])
+
+
+@pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+@pytest.mark.parametrize("representation", ["auto", "distance", "logit"])
+def test_predictions_that_are_right_are_unchanged(output, representation):
+    rng = np.random.default_rng(0)
+    logits = [np.stack([smooth_noise(rng, (20, 24), 2) for _ in range(3)]) for _ in range(4)]
+    corrector = SpatialCorrector(["a", "b"] if output == "softmax" else ["a", "b", "c"], output=output)
+    labels = [p.argmax(axis=0)[None] if output == "softmax" else p >= 0 for p in logits]
+    if output == "softmax":  # a class that has the largest probability has more than half of it
+        logits = [4 * (np.arange(3)[:, None, None] == label) - 2.0 for label in labels]
+    corrector.fit(logits, labels)
+    assert corrector.bias.mean.tolist() == [0] * len(corrector.class_names)
+    assert corrector.bias.verdict == ("unbiased",) * len(corrector.class_names)
+    for prediction, label in zip(logits, labels, strict=True):
+        assert np.array_equal(corrector.transform(prediction), label)
+
+
+class TestShiftThatLeavesTooLittle:
+    @pytest.mark.parametrize("thickness", [2, 3, 4])
+    def test_thin_structure_stays_as_predicted_and_is_counted(self, thickness):
+        corrector = SpatialCorrector(["any"], presence=False).fit(*off_by(3))
+        assert corrector.refused == [0]
+        prediction = bar(thickness)
+        for count in (1, 2):
+            assert np.array_equal(corrector.transform(prediction), prediction >= 0)
+            assert corrector.refused == [count]
+            assert corrector.report()["classes"]["any"]["refused"] == count
+
+    def test_thick_structure_is_moved(self):
+        corrector = SpatialCorrector(["any"], presence=False).fit(*off_by(3))
+        assert 12 < corrector.transform(bar(20)).sum() / SIZE < 16
+        assert corrector.refused == [0]
+
+    def test_other_classes_are_moved_all_the_same(self):
+        predictions, labels = off_by(3)
+        corrector = SpatialCorrector(["a", "b"], presence=False)
+        corrector.fit([np.concatenate([p, p]) for p in predictions], [np.concatenate([m, m]) for m in labels])
+        corrected = corrector.transform(np.concatenate([bar(3), predictions[0]]))
+        assert np.array_equal(corrected[0], bar(3)[0] >= 0)
+        assert dice(corrected[1] == 1, labels[0][0]) > 0.96
+        assert corrector.refused == [1, 0]
+
+
+def blobs(shape, number, seed, classes=2):
+    rng = np.random.default_rng(seed)
+    fields = [np.stack([smooth_noise(rng, shape, 2.5) for _ in range(classes)]) for _ in range(number)]
+    return [f - 0.2 for f in fields], [f - 0.6 >= 0 for f in fields]
+
+
+@pytest.mark.parametrize(
+    ("shape", "spacing"),
+    [
+        pytest.param((24, 31), None, id="2d"),
+        pytest.param((24, 31), (0.7, 1.3), id="2d-anisotropic"),
+        pytest.param((12, 15, 14), (1.5, 0.8, 1.0), id="3d-anisotropic"),
+    ],
+)
+def test_flips_of_image_and_label_commute_with_fit_and_transform(shape, spacing):
+    predictions, labels = blobs(shape, 4, seed=1)
+    given = [shift_boundary(label, 1.0) for label in labels]
+
+    def run(axis):
+        def flip(arrays):
+            return arrays if axis is None else [np.flip(a, axis) for a in arrays]
+
+        corrector = SpatialCorrector(["a", "b"]).fit(flip(predictions), flip(labels), spacing=spacing)
+        corrector.fit_given(flip(predictions), flip(given), spacing=spacing)
+        with_given = [
+            corrector.transform(p, given=g, spacing=spacing)
+            for p, g in zip(flip(predictions), flip(given), strict=True)
+        ]
+        return corrector, flip([*(corrector.transform(p, spacing=spacing) for p in flip(predictions)), *with_given])
+
+    plain, expected = run(None)
+    assert any(c.representation != "none" for c in plain.corrections)
+    for axis in range(1, len(shape) + 1):
+        flipped, found = run(axis)
+        np.testing.assert_allclose(flipped.bias.mean, plain.bias.mean, rtol=1e-6)
+        assert [c.shift for c in flipped.corrections] == pytest.approx([c.shift for c in plain.corrections])
+        for first, second in zip(found, expected, strict=True):
+            assert (first != second).mean() < 2e-3  # a voxel at no distance at all may fall either way
+
+
+class TestIgnoredVoxels:
+    @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+    @pytest.mark.parametrize("way", ["value", "mask"])
+    def test_they_have_no_influence_on_bias_and_choice(self, output, way):
+        """Half of each label is wrong, and said to be unknown."""
+        predictions, labels = [bar(20 + 6)] * 3, [(bar(20) >= 0).astype(np.int16)] * 3
+        half = np.zeros((1, SIZE, SIZE), dtype=bool)
+        half[:, :, SIZE // 2 :] = True
+        wrong = [np.where(half, 255 if way == "value" else bar(50) >= 0, label) for label in labels]
+        if output == "softmax":
+            predictions = [np.concatenate([0 * p, 2 * p]) for p in predictions]
+        options = {"output": output, "presence": False, "ignore_value": 255 if way == "value" else None}
+        ignore = None if way == "value" else [half] * 3
+        right = SpatialCorrector(["slab"], **options).fit(predictions, labels)
+        corrector = SpatialCorrector(["slab"], **options).fit(predictions, wrong, ignore=ignore)
+        assert corrector.bias.mean[0] == pytest.approx(right.bias.mean[0], abs=0.25)
+        assert right.bias.mean[0] == pytest.approx(-3, abs=0.1)
+        assert corrector.corrections[0].shift == pytest.approx(right.corrections[0].shift, abs=0.25)
+        assert corrector.corrections[0].dice_after == pytest.approx(1, abs=0.01)
+        if way == "mask":  # else the wrong half would have counted
+            counted = SpatialCorrector(["slab"], **options).fit(predictions, wrong)
+            assert abs(counted.bias.mean[0] - right.bias.mean[0]) > 1
+
+    def test_masks_and_value_may_be_given_together(self):
+        predictions, labels = off_by(3)
+        labels = [label.astype(np.int16) for label in labels]
+        labels[0][:, :5] = 255
+        mask = np.zeros((1, SIZE, SIZE), dtype=bool)
+        mask[:, -5:] = True
+        corrector = SpatialCorrector(["disc"], ignore_value=255).fit(
+            predictions, labels, ignore=[mask, None, None, mask]
+        )
+        plain = SpatialCorrector(["disc"]).fit(*off_by(3))
+        assert corrector.corrections[0].shift == plain.corrections[0].shift
+
+    def test_object_that_is_wholly_ignored_is_absent(self):
+        predictions, labels = off_by(0)
+        ignore = [None, None, None, np.ones((1, SIZE, SIZE))]
+        corrector = SpatialCorrector(["disc"]).fit(predictions, labels, ignore=ignore)
+        assert (corrector.rates[0].num_present, corrector.rates[0].num_absent, corrector.rates[0].num_spurious) == (
+            3,
+            1,
+            0,
+        )
+        assert corrector.bias.num_skipped.tolist() == [1]
+
+    @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+    def test_those_of_given_come_back(self, output):
+        predictions, labels = off_by(3)
+        if output == "softmax":
+            predictions = [np.concatenate([0 * p, p]) for p in predictions]
+        given = (distance_to(13) >= 0).astype(np.int16)
+        given[:, 25:40, 10:30] = 255
+        corrector = SpatialCorrector(["disc"], output=output, ignore_value=255).fit(predictions, labels)
+        corrected = corrector.transform(predictions[1], given=given)
+        assert corrected.dtype == np.int16
+        assert np.array_equal(corrected == 255, given == 255)
+        without = corrector.transform(predictions[1])
+        assert np.array_equal(corrected[given != 255], without[given != 255])
+
+
+@pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+@pytest.mark.parametrize("channels", ["one", "all"])
+def test_trusted_voxels_of_given_come_back(output, channels):
+    predictions, labels = off_by(3)
+    pairs = [np.concatenate([p, p - 4]) for p in predictions]
+    if output == "softmax":
+        pairs = [np.concatenate([0 * p[:1], p]) for p in pairs]
+        labels = [label.astype(np.uint8) for label in labels]
+    else:
+        labels = [np.concatenate([m, m]) for m in labels]
+    corrector = SpatialCorrector(["a", "b"], output=output, presence=False).fit(pairs, labels)
+    given = np.random.default_rng(0).integers(0, 3 if output == "softmax" else 2, labels[0].shape).astype(np.uint8)
+    trusted = np.zeros((1 if channels == "one" else len(given), SIZE, SIZE))
+    trusted[0, 10:50, 20:40] = 1
+    corrected = corrector.transform(pairs[0], given=given, trusted=trusted)
+    kept = np.broadcast_to(trusted != 0, given.shape)
+    assert np.array_equal(corrected[kept], given[kept])
+    plain = corrector.transform(pairs[0])
+    assert np.array_equal(corrected[~kept], plain[~kept])
+    assert np.any(plain[kept] != given[kept])
+
+
+def bands(edges, slope=2.0, width=16):
+    """Return softmax logits of bands along the first axis: the background, and one class per band."""
+    position = np.arange(SIZE)
+    inner = [slope * np.minimum(position - low + 0.5, high - position - 0.5) for low, high in edges]
+    outside = -slope * np.min([np.abs(position - e + 0.5) for band in edges for e in band], axis=0)
+    covered = np.any([i >= 0 for i in inner], axis=0)
+    logits = np.stack([np.where(covered, outside, -outside), *inner])
+    return np.repeat(logits[:, :, None], width, axis=2)
+
+
+class TestSoftmax:
+    @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
+    def test_result_is_a_map_of_the_classes_in_the_dtype_of_given(self, dtype):
+        predictions, labels = random_cases(np.random.default_rng(6), (22, 18), 3, True)
+        corrector = SpatialCorrector(["a", "b", "c"], output="softmax").fit(predictions, labels)
+        corrector.fit_given(predictions, labels)
+        assert corrector.transform(predictions[0]).dtype == np.uint8
+        for prediction, label in zip(predictions, labels, strict=True):
+            corrected = corrector.transform(prediction, given=label.astype(dtype))
+            assert corrected.dtype == dtype
+            assert corrected.shape == label.shape
+            assert set(np.unique(corrected)) <= {0, 1, 2, 3}
+
+    def test_class_without_a_bias_stays_beside_one_that_is_too_large(self):
+        predictions = [bands([(6 - 3, 18 + 3), (30, 45 + d)]) for d in range(4)]
+        truth = [bands([(6, 18), (30, 45 + d)]).argmax(axis=0)[None] for d in range(4)]
+        corrector = SpatialCorrector(["large", "right"], output="softmax").fit(predictions, truth)
+        np.testing.assert_allclose(corrector.bias.mean, [-3, 0], atol=0.25)
+        for prediction, label in zip(predictions, truth, strict=True):
+            assert np.array_equal(corrector.transform(prediction), label)
+
+    @pytest.mark.parametrize("probabilities", [False, True])
+    def test_class_that_is_too_large_gives_back_what_it_took_from_another(self, probabilities):
+        radii = (11, 12, 13, 14)
+        predictions = [np.concatenate([EMPTY * 20, 2 * distance_to(r + 3), -2 * distance_to(r + 3)]) for r in radii]
+        if probabilities:
+            predictions = [softmax(p) for p in predictions]
+        labels = [np.where(disc(r), 1, 2) for r in radii]
+        corrector = SpatialCorrector(["disc", "around"], output="softmax", probabilities=probabilities)
+        corrector.fit(predictions, labels)
+        np.testing.assert_allclose(corrector.bias.mean, [-3, 3], atol=0.25)
+        for prediction, label in zip(predictions, labels, strict=True):
+            corrected = corrector.transform(prediction)
+            assert set(np.unique(corrected)) == {1, 2}
+            assert dice(corrected == 1, label == 1) > 0.96
+            assert dice(prediction.argmax(axis=0)[None] == 1, label == 1) < 0.9
+
+    def test_ring_around_a_class_that_is_too_large_does_not_lose(self):
+        radii = (10, 11, 12, 13)
+        predictions, labels = [], []
+        for r in radii:
+            inner, outer = distance_to(r + 3), distance_to(r + 9)
+            predictions.append(2 * np.concatenate([-outer, inner, np.minimum(-inner, outer)]))
+            labels.append(np.where(disc(r), 1, np.where(disc(r + 9), 2, 0)))
+        corrector = SpatialCorrector(["disc", "ring"], output="softmax").fit(predictions, labels)
+        before, after = np.zeros(2), np.zeros(2)
+        for prediction, label in zip(predictions, labels, strict=True):
+            corrected, plain = corrector.transform(prediction), prediction.argmax(axis=0)[None]
+            before += [dice(plain == k, label == k) / 4 for k in (1, 2)]
+            after += [dice(corrected == k, label == k) / 4 for k in (1, 2)]
+        assert after[0] > 0.96 > before[0]
+        assert after[1] > before[1]
+
+    def test_no_correction_is_the_largest_logit_also_where_no_class_has_half_of_the_probability(self):
+        rng = np.random.default_rng(0)
+        predictions = [np.stack([smooth_noise(rng, (20, 20), 2) for _ in range(5)]) for _ in range(3)]
+        labels = [p.argmax(axis=0)[None] for p in predictions]
+        assert np.mean([softmax(p).max(axis=0) < 0.5 for p in predictions]) > 0.3
+        corrector = SpatialCorrector(list("abcd"), output="softmax").fit(predictions, labels)
+        for prediction, label in zip(predictions, labels, strict=True):
+            assert np.array_equal(corrector.transform(prediction), label)
+
+
+class TestProbabilities:
+    @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+    def test_they_give_what_their_logits_give(self, output):
+        rng = np.random.default_rng(3)
+        predictions, labels = random_cases(rng, (22, 18), 2, output == "softmax")
+        to_probabilities = softmax if output == "softmax" else sigmoid
+        corrector = SpatialCorrector(["a", "b"], output=output).fit(predictions, labels)
+        other = SpatialCorrector(["a", "b"], output=output, probabilities=True)
+        other.fit([to_probabilities(p.astype(np.float64)) for p in predictions], labels)
+        np.testing.assert_allclose(other.bias.mean, corrector.bias.mean, rtol=1e-6)
+        for prediction in predictions:
+            probabilities = to_probabilities(prediction.astype(np.float64))
+            assert np.array_equal(other.transform(probabilities), corrector.transform(prediction))
+
+    def test_of_0_and_1_are_taken(self):
+        predictions, labels = [p >= 0 for p in off_by(3)[0]], off_by(3)[1]
+        corrector = SpatialCorrector(["disc"], probabilities=True).fit(
+            [p.astype(np.float32) for p in predictions], labels
+        )
+        assert dice(corrector.transform(predictions[0].astype(np.float32)) == 1, labels[0]) > 0.94
+
+    def test_sigmoid_channels_that_happen_to_add_up_to_1_are_still_sigmoid(self):
+        predictions, labels = off_by(3)
+        both = [sigmoid(np.concatenate([p, -p])) for p in predictions]
+        masks = [np.concatenate([m, ~m]) for m in labels]
+        corrector = SpatialCorrector(["disc", "around"], probabilities=True).fit(both, masks)
+        np.testing.assert_allclose(corrector.bias.mean, [-3, 3], atol=0.25)
+
+    def test_half_is_foreground(self):
+        prediction = np.where(disc(9), 0.5, 0.2)
+        corrector = SpatialCorrector(["disc"], probabilities=True).fit([prediction], [disc(9)])
+        assert np.array_equal(corrector.transform(prediction), disc(9))
+
+
+@pytest.mark.parametrize("representation", ["auto", "distance"])
+@pytest.mark.parametrize(("spacing", "cap"), [(None, 2.0), ((0.5, 0.5), 1.0)], ids=["voxels", "mm"])
+@pytest.mark.parametrize("k", [-5, 5])
+def test_max_shift_caps_the_shift(representation, spacing, cap, k):
+    predictions, labels = [bar(t + 2 * k) for t in (20, 22, 24)], [bar(t) >= 0 for t in (20, 22, 24)]
+    corrector = SpatialCorrector(["slab"], representation=representation, max_shift=cap)
+    corrector.fit(predictions, labels, spacing=spacing)
+    for t, prediction in zip((20, 22, 24), predictions, strict=True):
+        expected = bar(t + 2 * k - 2 * int(2 * np.sign(k))) >= 0
+        assert np.array_equal(corrector.transform(prediction, spacing=spacing), expected)
+
+
+def test_max_shift_of_0_moves_nothing():
+    predictions, labels = off_by(3)
+    corrector = SpatialCorrector(["disc"], max_shift=0).fit(predictions, labels)
+    assert all(np.array_equal(corrector.transform(p), p >= 0) for p in predictions)
+
+
+class TestGroups:
+    def fitted(self, first, second):
+        radii = (12, 13, 14, 15)
+        predictions = [distance_to(r + k) for k in (first, second) for r in radii]
+        labels = [disc(r) for r in radii] * 2
+        groups = ["ann"] * 4 + ["ben"] * 4
+        return SpatialCorrector(["disc"]).fit(predictions, labels, groups=groups), predictions, labels, groups
+
+    @pytest.mark.parametrize(("first", "second"), [(5, 3), (5, 1), (-4, -2), (3, -3)])
+    def test_each_gets_its_own_shift(self, first, second):
+        corrector, predictions, labels, groups = self.fitted(first, second)
+        for prediction, label, group in zip(predictions, labels, groups, strict=True):
+            assert dice(corrector.transform(prediction, group=group) == 1, label) > 0.95
+
+    def test_one_that_fit_did_not_see_gets_the_common_shift(self):
+        corrector, predictions, _, _ = self.fitted(5, 3)
+        common = corrector.transform(predictions[0])
+        assert np.array_equal(corrector.transform(predictions[0], group="cleo"), common)
+        assert not np.array_equal(corrector.transform(predictions[0], group="ann"), common)
+
+    def test_their_shifts_are_in_the_report(self):
+        corrector, *_ = self.fitted(5, 3)
+        shifts = corrector.report()["classes"]["disc"]["group_shifts"]
+        assert shifts["ben"] - shifts["ann"] == pytest.approx(2, abs=0.3)
+
+
+def with_false_objects(number=8):
+    """Return predictions that find each disc, and a weak small one in each case that has none, and their labels."""
+    rng = np.random.default_rng(0)
+    predictions, labels = [], []
+    for index in range(number):
+        if index % 2:
+            radius = 4 + rng.uniform(0, 1)
+            predictions.append(np.where(disc(radius), 0.3, -3.0))
+            labels.append(disc(-1))
+        else:
+            radius = 11 + rng.uniform(0, 2)
+            predictions.append(np.clip(2 * distance_to(radius), -6, 6))
+            labels.append(disc(radius))
+    return predictions, labels
+
+
+class TestPresence:
+    def test_class_is_dropped_where_it_is_absent_and_kept_where_it_is_present(self):
+        predictions, labels = with_false_objects()
+        corrector = SpatialCorrector(["disc"]).fit(predictions, labels)
+        assert corrector.rules[0] is not None
+        assert (corrector.rates[0].num_spurious, corrector.rates[0].num_absent) == (4, 4)
+        assert (corrector.rates[0].num_missed, corrector.rates[0].num_present) == (0, 4)
+        for prediction, label in zip(predictions, labels, strict=True):
+            assert np.array_equal(corrector.transform(prediction), label)
+        assert corrector.transform(np.where(disc(4.3), 0.3, -3.0)).sum() == 0
+        assert np.array_equal(corrector.transform(2 * distance_to(12)), disc(12))
+
+    def test_softmax_gives_the_place_of_a_dropped_class_to_the_next(self):
+        predictions, labels = with_false_objects()
+        exclusive = [np.concatenate([0 * p, p]) for p in predictions]
+        corrector = SpatialCorrector(["disc"], output="softmax").fit(exclusive, [m.astype(int) for m in labels])
+        assert corrector.rules[0] is not None
+        for prediction, label in zip(exclusive, labels, strict=True):
+            assert np.array_equal(corrector.transform(prediction), label)
+
+    def test_dropped_class_stays_dropped_whatever_was_given(self):
+        predictions, labels = with_false_objects()
+        corrector = SpatialCorrector(["disc"]).fit(predictions, labels).fit_given(predictions[::2], labels[::2])
+        assert corrector.transform(predictions[1], given=disc(5).astype(np.uint8)).sum() == 0
+
+    def test_no_rule_where_it_was_not_asked_for(self):
+        predictions, labels = with_false_objects()
+        corrector = SpatialCorrector(["disc"], presence=False).fit(predictions, labels)
+        assert corrector.rules == [None]
+        assert corrector.transform(predictions[1]).any()
+        assert corrector.rates[0].num_spurious == 4
+
+    def test_no_rule_that_would_lower_the_dice_of_the_cases_that_hold_the_class(self):
+        """The true objects are as weak and as small as the false ones."""
+        predictions, labels = with_false_objects()
+        weak = [np.where(disc(4 + index / 8), 0.3, -3.0) for index in range(4)]
+        predictions[::2], labels[::2] = weak, [w >= 0 for w in weak]
+        corrector = SpatialCorrector(["disc"]).fit(predictions, labels)
+        assert corrector.rules == [None]
+        assert all(np.array_equal(corrector.transform(p), p >= 0) for p in predictions)
+
+
+def bumped(radius):
+    mask = disc(radius)
+    mask[0, 10:24, 26:38] = True
+    return mask
+
+
+class TestGivenLabels:
+    @pytest.mark.parametrize("weight", [0.5, 1.0])
+    def test_shape_is_kept_that_the_prediction_lacks_and_the_offset_is_removed(self, weight):
+        radii = (10, 11, 12, 13)
+        predictions, labels = off_by(3, radii)  # of a network that has learnt dilated labels
+        given = [shift_boundary(bumped(r), 3).astype(np.uint8) for r in radii]
+        corrector = SpatialCorrector(["disc"], shape_weight=weight).fit(predictions, labels)
+        corrector.fit_given(predictions, [shift_boundary(m, 3) for m in labels])
+        assert corrector.shapes[0].offset == pytest.approx(-3, abs=0.5)
+        for r, prediction, drawn in zip(radii, predictions, given, strict=True):
+            truth, bump = bumped(r), bumped(r) & ~disc(r)
+            corrected = corrector.transform(prediction, given=drawn) == 1
+            alone = corrector.transform(prediction) == 1
+            assert not (alone & bump).sum() > 0.2 * bump.sum()
+            assert (corrected & bump).sum() > (0.8 if weight == 1 else 0.2) * bump.sum()
+            assert dice(corrected, truth) > max(
+                dice(alone, truth), dice(drawn == 1, truth), dice(prediction >= 0, truth)
+            )
+            assert (corrected & ~shift_boundary(truth, 1.5)).sum() == 0
+
+    def test_error_of_the_prediction_is_not_taken_for_that_of_the_label(self):
+        steps = [-2, -1, 0, 1, 2, -1, 1]
+        radii = [12 + i / 2 for i in range(len(steps))]
+        predictions, labels = [distance_to(r + s) for r, s in zip(radii, steps, strict=True)], [disc(r) for r in radii]
+        corrector = SpatialCorrector(["disc"]).fit(predictions, labels).fit_given(predictions, labels)
+        assert corrector.shapes[0].own < 0.2
+        assert corrector.shapes[0].num_cases == len(steps)
+        for prediction, label in zip(predictions, labels, strict=True):
+            corrected = corrector.transform(prediction, given=label) == 1
+            assert dice(corrected, label) >= dice(prediction >= 0, label)
+
+    def test_large_error_of_a_label_is_its_own_where_predictions_are_good(self):
+        steps = [-6, 6, -6, 6, 0, -3, 3]
+        radii = [14 + i / 2 for i in range(len(steps))]
+        predictions, labels = off_by(0, radii)
+        predictions = [p + e for p, e in zip(predictions, (0.3, -0.3, 0.2, 0, -0.2, 0.3, -0.3), strict=True)]
+        given = [disc(r + s) for r, s in zip(radii, steps, strict=True)]
+        corrector = SpatialCorrector(["disc"]).fit(predictions, labels).fit_given(predictions, given)
+        assert corrector.shapes[0].own > 0.98
+        for prediction, drawn, label in zip(predictions, given, labels, strict=True):
+            assert dice(corrector.transform(prediction, given=drawn) == 1, label) > 0.97
+
+    @pytest.mark.parametrize("k", [-3, 3])
+    def test_missed_object_comes_back_as_the_given_one_moved_by_the_offset(self, k):
+        predictions, labels = off_by(0)
+        given = [disc(r + k) for r in (9, 10, 11, 12)]
+        corrector = SpatialCorrector(["disc"], presence=False).fit(predictions, labels).fit_given(predictions, given)
+        corrected = corrector.transform(EMPTY, given=given[1]) == 1
+        assert dice(corrected, labels[1]) > 0.95 > dice(given[1], labels[1])
+
+    @pytest.mark.parametrize("options", [{"shape_weight": 0}, {}], ids=["no-weight", "not-learnt"])
+    def test_without_weight_or_what_was_learnt_the_prediction_alone_counts(self, options):
+        predictions, labels = off_by(3)
+        corrector = SpatialCorrector(["disc"], **options).fit(predictions, labels)
+        if options:
+            corrector.fit_given(predictions, [bumped(r) for r in (9, 10, 11, 12)])
+        for prediction in predictions:
+            assert np.array_equal(corrector.transform(prediction, given=bumped(14)), corrector.transform(prediction))
+
+    def test_fit_forgets_what_was_learnt_of_other_labels(self):
+        predictions, labels = off_by(3)
+        corrector = SpatialCorrector(["disc"]).fit(predictions, labels).fit_given(predictions, labels)
+        assert corrector.shapes != [None]
+        assert corrector.fit(predictions, labels).shapes == [None]
+
+    def test_softmax_keeps_the_given_shape_too(self):
+        predictions, labels = off_by(3)
+        exclusive = [np.concatenate([0 * p, p]) for p in predictions]
+        given = [shift_boundary(bumped(r), 3).astype(np.int16) for r in (9, 10, 11, 12)]
+        corrector = SpatialCorrector(["disc"], output="softmax").fit(exclusive, [m.astype(int) for m in labels])
+        corrector.fit_given(exclusive, [shift_boundary(m.astype(np.uint8), 3) for m in labels])
+        corrected = corrector.transform(exclusive[0], given=given[0]) == 1
+        assert dice(corrected, bumped(9)) > dice(corrector.transform(exclusive[0]) == 1, bumped(9))
+        assert (corrected & ~shift_boundary(bumped(9), 1.5)).sum() == 0
+
+
+def fully_fitted(output="sigmoid"):
+    """Return a corrector that has learnt all that there is, its predictions, and given labels."""
+    predictions, labels = with_false_objects(12)
+    predictions = [np.concatenate([p, distance_to(12 + 3)]) for p in predictions]
+    labels = [np.concatenate([m, disc(12)]) for m in labels]
+    if output == "softmax":
+        predictions = [np.concatenate([0 * p[:1], p]) for p in predictions]
+        labels = [np.where(m[:1], 1, np.where(m[1:], 2, 0)) for m in labels]
+    groups = ["ann"] * 6 + ["ben"] * 6
+    corrector = SpatialCorrector(["sometimes", "always"], output=output).fit(predictions, labels, groups=groups)
+    return corrector.fit_given(predictions, labels), predictions, labels
+
+
+class TestStateAndReport:
+    @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+    def test_state_through_json_gives_identical_labels(self, output):
+        corrector, predictions, labels = fully_fitted(output)
+        other = SpatialCorrector(["sometimes", "always"], output=output)
+        other.load_state_dict(json.loads(json.dumps(corrector.state_dict())))
+        for prediction, label in zip(predictions, labels, strict=True):
+            for options in ({}, {"group": "ann"}, {"given": label}, {"given": label, "group": "ben"}):
+                assert np.array_equal(
+                    other.transform(prediction, **options), corrector.transform(prediction, **options)
+                )
+        assert other.refused == corrector.refused
+        assert other.report() == corrector.report()
+        assert json.dumps(other.state_dict()) == json.dumps(corrector.state_dict())
+
+    def test_state_with_nan_survives_json(self):
+        predictions, labels = off_by(3)
+        corrector = SpatialCorrector(["disc", "never"]).fit(
+            [np.concatenate([p, EMPTY]) for p in predictions[:1]], [np.concatenate([m, m & False]) for m in labels[:1]]
+        )
+        assert np.isnan(corrector.bias.mean[1])
+        other = SpatialCorrector(["disc", "never"])
+        other.load_state_dict(json.loads(json.dumps(corrector.state_dict())))
+        np.testing.assert_array_equal(other.bias.mean, corrector.bias.mean)
+        assert other.bias.verdict == corrector.bias.verdict
+
+    def test_state_of_other_classes_is_refused(self):
+        corrector, *_ = fully_fitted()
+        with pytest.raises(ValueError, match=r"^state_dict must be of the classes \['disc'\], got \['sometimes', 'alw"):
+            SpatialCorrector(["disc"]).load_state_dict(corrector.state_dict())
+
+    def test_report_is_json_without_nan(self):
+        corrector, *_ = fully_fitted()
+        report = json.loads(json.dumps(corrector.report(), allow_nan=False))
+        assert report["clean_cases"] == 12
+        assert list(report["classes"]) == ["sometimes", "always"]
+        always = report["classes"]["always"]
+        assert always["bias"] == pytest.approx(-3, abs=0.25)
+        assert always["verdict"] == "biased"
+        assert (always["cases_used"], always["cases_skipped"]) == (12, 0)
+        assert always["existence"]["spurious_interval"] == [None, None]
+        assert report["classes"]["sometimes"]["existence"]["rule"] is not None
+        assert report["classes"]["sometimes"]["existence"]["spurious"] == [6, 6]
+        assert always["given_labels"]["num_cases"] == 12
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_report_of_few_cases_and_of_a_class_that_is_never_there_is_json_without_nan(self, number):
+        predictions, labels = off_by(3)
+        corrector = SpatialCorrector(["disc", "never"]).fit(
+            [np.concatenate([p, EMPTY]) for p in predictions[:number]],
+            [np.concatenate([m, m & False]) for m in labels[:number]],
+        )
+        for _ in range(2):
+            report = json.loads(json.dumps(corrector.report(), allow_nan=False))
+            assert report["classes"]["never"]["bias"] is None
+            assert report["classes"]["never"]["verdict"] == "cannot tell"
+            corrector.fit_given([np.concatenate([predictions[0], EMPTY])], [np.concatenate([labels[0], labels[0]])])
+
+
+class TestKindsOfArray:
+    @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+    def test_any_kind_is_taken_and_not_written_to(self, as_kind, output):
+        _, predictions, labels = fully_fitted(output)
+        labels = [label.astype(np.uint8) for label in labels]
+        given, trusted = labels[0], np.zeros((1, SIZE, SIZE), dtype=np.uint8)
+        trusted[:, :20] = 1
+        results = []
+        for kind in (np.copy, as_kind):
+            copies = [[kind(a) for a in arrays] for arrays in (predictions, labels, [given, trusted])]
+            corrector = SpatialCorrector(["sometimes", "always"], output=output).fit(*copies[:2])
+            corrector.fit_given(*copies[:2])
+            results.append(corrector.transform(copies[0][0], given=copies[2][0], trusted=copies[2][1]))
+            assert isinstance(results[-1], np.ndarray)
+            for arrays, originals in zip(copies, (predictions, labels, [given, trusted]), strict=True):
+                assert all(np.array_equal(np.asarray(a), o) for a, o in zip(arrays, originals, strict=True))
+        assert np.array_equal(*results)
+        assert results[0].dtype == np.uint8
+
+    def test_read_only_arrays_are_taken(self):
+        corrector, predictions, labels = fully_fitted()
+        for array in (*predictions, *labels):
+            array.setflags(write=False)
+        again = SpatialCorrector(["sometimes", "always"]).fit(predictions, labels).fit_given(predictions, labels)
+        result = again.transform(predictions[0], given=labels[0], trusted=labels[0][:1])
+        assert result.flags.writeable
+        assert again.bias.mean.tolist() == corrector.bias.mean.tolist()
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    def test_half_precision_is_taken(self, dtype):
+        predictions, labels = off_by(3)
+        tensors = [torch.from_numpy(p).to(dtype) for p in predictions]
+        corrector = SpatialCorrector(["disc"]).fit(tensors, labels)
+        assert dice(corrector.transform(tensors[0]) == 1, labels[0]) > 0.94
+
+    def test_cases_that_are_loaded_when_they_are_asked_for_are_taken(self):
+        predictions, labels = off_by(3)
+        log = []
+
+        class Loader:
+            def __len__(self):
+                return len(predictions)
+
+            def __getitem__(self, index):
+                log.append(index)
+                return predictions[index]  # which raises IndexError at the end
+
+        corrector = SpatialCorrector(["disc"]).fit(Loader(), labels)
+        assert corrector.report() == SpatialCorrector(["disc"]).fit(predictions, labels).report()
+        assert len(log) <= 3 * (len(predictions) + 1)
+
+
+ONE = ([distance_to(9)], [disc(9)])
+NAN = np.where(disc(2), math.nan, distance_to(9))
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        pytest.param("disc", {}, r"^class_names must be a list of at least one name, got 'disc'\.$", id="string"),
+        pytest.param([], {}, r"^class_names must be a list of at least one name, got \[\]\.$", id="no-class"),
+        pytest.param(
+            ["a"], {"output": "tanh"}, r"^output must be one of 'sigmoid', 'softmax', got 'tanh'", id="output"
+        ),
+        pytest.param(
+            ["a"],
+            {"representation": "best"},
+            r"^representation must be one of 'auto', 'distance', 'logit', got 'best'",
+            id="representation",
+        ),
+        pytest.param(["a"], {"metric": "l1"}, r"^metric must be one of 'euclidean', 'taxicab', got 'l1'", id="metric"),
+        pytest.param(["a"], {"region": "rim"}, r"^region must be one of 'boundary', 'image', got 'rim'", id="region"),
+        pytest.param(["a"], {"gamma": 0}, r"^gamma must be in \(0, 1\], got 0\.$", id="gamma-0"),
+        pytest.param(["a"], {"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1.5\.$", id="gamma-over-1"),
+        pytest.param(["a"], {"shape_weight": -0.1}, r"^shape_weight must be in \[0, 1\], got -0.1\.$", id="weight"),
+        pytest.param(["a"], {"shape_weight": 2}, r"^shape_weight must be in \[0, 1\], got 2\.$", id="weight-over-1"),
+        pytest.param(["a"], {"max_shift": -1}, r"^max_shift must be at least 0 or None, got -1\.$", id="max-shift"),
+        pytest.param(["a"], {"max_shift": math.nan}, r"^max_shift must be at least 0 .*, got nan", id="max-shift-nan"),
+        pytest.param(["a"], {"tolerance": -1}, r"^tolerance must be at least 0, got -1\.$", id="tolerance"),
+        pytest.param(
+            ["a"], {"ignore_value": 1}, r"^ignore_value must not be the value of a class, got 1\.$", id="ignore-1"
+        ),
+        pytest.param(
+            ["a", "b"],
+            {"ignore_value": 2, "output": "softmax"},
+            r"^ignore_value must not be the value of a class, got 2\.$",
+            id="ignore-2-of-2-classes",
+        ),
+    ],
+)
+def test_option_out_of_range_is_refused(names, options, message):
+    with pytest.raises(ValueError, match=message):
+        SpatialCorrector(names, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "predictions", "labels", "fit_options", "message"),
+    [
+        pytest.param({}, iter(ONE[0]), ONE[1], {}, r"^predictions must be a list .*, got an iterator", id="iterator"),
+        pytest.param(
+            {}, ONE[0], (m for m in ONE[1]), {}, r"^labels must be a list .*, got an iterator", id="generator"
+        ),
+        pytest.param({}, [], [], {}, r"^predictions must hold at least one clean case, got none", id="no-case"),
+        pytest.param({}, ONE[0], ONE[1] * 2, {}, r"of the same cases, got more labels than predictions", id="labels"),
+        pytest.param({}, ONE[0] * 2, ONE[1], {}, r"same cases, got more predictions than labels", id="predictions"),
+        pytest.param(
+            {},
+            [np.concatenate([ONE[0][0]] * 2)],
+            ONE[1],
+            {},
+            r"^A prediction must have 1 channels, one per class of \['disc'\], got 2\.$",
+            id="channels",
+        ),
+        pytest.param(
+            {"output": "softmax"},
+            ONE[0],
+            ONE[1],
+            {},
+            r"^A prediction must have 2 channels, the background and one per class of \['disc'\], got 1\.$",
+            id="no-background",
+        ),
+        pytest.param(
+            {}, [np.zeros(5)], ONE[1], {}, r"^A prediction must have the shape \(channels, \*spatial\), got", id="1d"
+        ),
+        pytest.param({}, ONE[0], [ONE[1][0] * 2], {}, r"^label must hold the values 0 to 1 only, got 2;", id="value"),
+        pytest.param(
+            {}, ONE[0], [ONE[1][0] * 0.5], {}, r"^label must hold the values 0 to 1 only, got 0.5;", id="soft"
+        ),
+        pytest.param(
+            {},
+            ONE[0],
+            [np.concatenate([ONE[1][0]] * 2)],
+            {},
+            r"^label must have the shape \(1, \*spatial\)",
+            id="shape",
+        ),
+        pytest.param(
+            {}, ONE[0], [ONE[1][0][:, :-1]], {}, r"^prediction .* and label must have the same shape, got", id="grid"
+        ),
+        pytest.param({}, [NAN], ONE[1], {}, r"^A prediction must be finite, got nan or infinite", id="nan"),
+        pytest.param({"probabilities": True}, [NAN], ONE[1], {}, r"^probabilities must be in \[0, 1\]", id="nan-p"),
+        pytest.param(
+            {"probabilities": True}, ONE[0], ONE[1], {}, r"^probabilities must be in \[0, 1\]", id="logits-not-p"
+        ),
+        pytest.param({}, [EMPTY], ONE[1], {}, r"at least one usable case, but in all 1 ", id="nothing-predicted"),
+        pytest.param({}, *ONE, {"spacing": (1, 1, 1)}, r"^spacing must be 2 positive numbers", id="spacing"),
+        pytest.param(
+            {}, *ONE, {"groups": ["a", "b"]}, r"^groups must have one name per case \(1\), got 2", id="groups"
+        ),
+        pytest.param(
+            {"metric": "taxicab"}, *ONE, {"spacing": (1, 2)}, r"^The taxicab metric needs voxels with", id="taxicab"
+        ),
+        pytest.param({}, *(a * 2 for a in ONE), {"spacing": [(1, 1)]}, r"spacing", id="fewer-spacings-than-cases"),
+        pytest.param({}, *(a * 2 for a in ONE), {"ignore": [None]}, r"ignore", id="fewer-ignore-masks-than-cases"),
+        pytest.param({}, *ONE, {"ignore": iter([None])}, r"ignore", id="ignore-iterator"),
+    ],
+)
+def test_clean_cases_that_do_not_fit_are_refused(options, predictions, labels, fit_options, message):
+    with pytest.raises(ValueError, match=message):
+        SpatialCorrector(["disc"], **options).fit(predictions, labels, **fit_options)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda c: c.transform(ONE[0][0]), id="transform"),
+        pytest.param(lambda c: c.scores(ONE[0][0]), id="scores"),
+        pytest.param(lambda c: c.fit_given(*ONE), id="fit_given"),
+        pytest.param(lambda c: c.state_dict(), id="state_dict"),
+        pytest.param(lambda c: c.report(), id="report"),
+    ],
+)
+def test_nothing_works_before_fit(call):
+    with pytest.raises(ValueError, match=r"^fit must be called first: without clean cases nothing is known"):
+        call(SpatialCorrector(["disc"]))
+
+
+@pytest.mark.parametrize(
+    ("prediction", "options", "message"),
+    [
+        pytest.param(NAN, {}, r"^A prediction must be finite, got nan or infinite", id="nan"),
+        pytest.param(np.concatenate([NAN, NAN]), {}, r"^A prediction must have 1 channels", id="channels"),
+        pytest.param(
+            ONE[0][0], {"trusted": ONE[1][0]}, r"^trusted needs given: it says which voxels", id="trusted-without-given"
+        ),
+        pytest.param(
+            ONE[0][0],
+            {"given": ONE[1][0], "trusted": ONE[1][0][:, 1:]},
+            r"^trusted must have the shape of given, \(1, 64, 64\), or one channel of it, got \(1, 63, 64\)\.$",
+            id="trusted-shape",
+        ),
+        pytest.param(
+            ONE[0][0],
+            {"given": ONE[1][0], "trusted": np.ones((2, SIZE, SIZE))},
+            r"^trusted must have the shape of given",
+            id="trusted-channels",
+        ),
+        pytest.param(
+            ONE[0][0],
+            {"given": ONE[1][0][:, 1:]},
+            r"^prediction and given must have the same shape, got \(1, 64, 64\) and \(1, 63, 64\)\.$",
+            id="given-shape",
+        ),
+        pytest.param(
+            ONE[0][0], {"given": ONE[1][0] * 3}, r"^given must hold the values 0 to 1 only, got 3;", id="value"
+        ),
+        pytest.param(
+            ONE[0][0], {"given": np.ones((2, SIZE, SIZE))}, r"^given must have the shape \(1, \*spatial\)", id="given-2"
+        ),
+        pytest.param(ONE[0][0], {"spacing": (1,)}, r"^spacing must be 2 positive numbers", id="spacing"),
+    ],
+)
+def test_case_that_does_not_fit_is_refused(prediction, options, message):
+    corrector = SpatialCorrector(["disc"]).fit(*ONE)
+    with pytest.raises(ValueError, match=message):
+        corrector.transform(prediction, **options)
+
+
+def test_scores_are_the_signed_distance_in_the_unit_of_the_spacing():
+    predictions, labels = [bar(t + 6) for t in (20, 22, 24)], [bar(t) >= 0 for t in (20, 22, 24)]
+    corrector = SpatialCorrector(["slab"]).fit(predictions, labels, spacing=(0.5, 2))
+    scores = corrector.scores(predictions[0], spacing=(0.5, 2))
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, 0.5 * bar(20), atol=1e-5)
+    diagonal = SIZE * math.hypot(0.5, 2)
+    np.testing.assert_allclose(corrector.scores(EMPTY, spacing=(0.5, 2)), -diagonal, rtol=1e-6)
+    np.testing.assert_allclose(corrector.scores(-EMPTY, spacing=(0.5, 2)), diagonal, rtol=1e-6)
+
+
+@pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+def test_labels_against_which_nothing_speaks_stay(output):
+    rng = np.random.default_rng(0)
+    labels = [disc(12 + k) for k in range(4)]
+    rough = [np.where(rng.random(label.shape) < 0.02, -1, 1) * np.where(label, 1.0, -1.0) for label in labels]
+    if output == "softmax":
+        rough = [np.concatenate([np.zeros_like(r), r]) for r in rough]
+    corrector = SpatialCorrector(["disc"], output=output, shape_weight=0.5).fit(rough, labels)
+    assert corrector.corrections[0].representation == "none"
+    assert not corrector.keeps_given(0)
+    corrector.fit_given(rough, labels)
+    assert corrector.keeps_given(0)
+    for prediction, label in zip(rough, labels, strict=True):
+        given = np.roll(label, 1, axis=1)
+        assert np.array_equal(corrector.transform(prediction, given=given) == 1, given == 1)
