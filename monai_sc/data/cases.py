@@ -13,7 +13,8 @@ __all__ = ["Case", "check_cases", "check_name", "files_of"]
 
 Case = dict[str, Any]
 """``id``, ``image`` (file, or one per channel), ``label`` (file, or one per class); where known ``clean_label``, for
-reports only; ``foreground``, the value of the foreground in the label files, where it is not 1."""
+reports only; ``foreground``, the value of the foreground in the label files, where it is not 1; ``trusted``, a mask
+file, or one per class, of voxels whose label stays."""
 
 RESERVED = ("round.json", "manifest.jsonl")  # file names beside the folders of the cases in a label store
 
@@ -59,7 +60,7 @@ def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
         check_name(case["id"], "The id of a case")
         if case["id"] in RESERVED:
             raise ValueError(f"The id of a case must not be one of {RESERVED}, got {case['id']!r}.")
-        keys = ["image", "label", *(["clean_label"] if "clean_label" in case else [])]
+        keys = ["image", "label", *(key for key in ("clean_label", "trusted") if case.get(key) is not None)]
         for key in keys:
             try:
                 files = files_of(case, key)
@@ -70,7 +71,7 @@ def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
             for file in files:
                 if not file.is_file():
                     raise FileNotFoundError(f"{file} of case {case['id']!r} does not exist, or is no file.")
-            if key != "image":
+            if key in ("label", "clean_label"):
                 counts.add(len(files))
     repeated = [name for name, count in Counter(case["id"].casefold() for case in cases).items() if count > 1]
     if repeated:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from monai.config import PathLike
 from monai.data import MetaTensor
-from monai.transforms import Randomizable, Transform
+from monai.transforms import LoadImage, Randomizable, Transform
 from monai.utils import MetaKeys
 from rich.progress import track
 
@@ -24,16 +24,10 @@ from monai_sc.data.durable import sync_folder, write_synced
 from monai_sc.data.label_files import WRITABLE, file_suffix, write_label_like
 from monai_sc.functional import case_seed
 from monai_sc.functional.checks import binary_mask
+from monai_sc.functional.dice import dice
 from monai_sc.transforms import LoadLabel
 
-__all__ = ["LabelStore", "RoundWriter", "dice"]
-
-
-def dice(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the Dice of each channel of two boolean arrays ``(channels, *spatial)``, 1 where both are empty."""
-    axes = tuple(range(1, first.ndim))
-    total = first.sum(axis=axes) + second.sum(axis=axes)
-    return np.asarray(np.where(total == 0, 1.0, 2 * (first & second).sum(axis=axes) / np.maximum(total, 1)))
+__all__ = ["LabelStore", "RoundWriter"]
 
 
 class LabelStore:
@@ -79,7 +73,10 @@ class LabelStore:
             )
         for name in self.class_names:
             check_name(name, "A class name")
+        self._last: tuple[Any, Any] = (None, None)
+        self._loaders: dict[float, LoadLabel] = {}
         self._case_of = {str(case["id"]): case for case in self.cases}
+        self._position_of = {name: position for position, name in enumerate(self._case_of)}
         self.root.mkdir(parents=True, exist_ok=True)
         for number in self.rounds:
             if self._folder(number).is_dir():
@@ -124,7 +121,26 @@ class LabelStore:
         case = self._case_of[case_id]
         given = number == 0 and not self._folder(0).is_dir()
         files = files_of(case) if given else self._files(self._folder(number), case)
-        return np.asarray(LoadLabel(foreground=case.get("foreground", 1))(files).numpy() > 0)
+        return np.asarray(self._load(files, case).numpy() > 0)
+
+    def read_trusted(self, case_id: str) -> np.ndarray | None:
+        """Return where the labels of a case are to be trusted ``(classes, *spatial)``, ``None`` where nothing says so.
+
+        Raises:
+            ValueError: when ``trusted`` of the case is neither one mask nor one per class, or of another shape.
+        """
+        case = self._case_of[case_id]
+        if case.get("trusted") is None:
+            return None
+        files = files_of(case, "trusted")
+        masks = [LoadImage(image_only=True, ensure_channel_first=True)(file).numpy() != 0 for file in files]
+        shape = self.read(case_id, 0).shape
+        if len(masks) not in (1, len(self.class_names)) or any(mask.shape != (1, *shape[1:]) for mask in masks):
+            raise ValueError(
+                f"trusted of case {case_id!r} must be one mask file, or one per class, with the shape of its label "
+                f"{shape[1:]}, got {[mask.shape[1:] for mask in masks]}."
+            )
+        return np.broadcast_to(np.concatenate(masks), shape)
 
     def read_clean(self, case_id: str) -> np.ndarray | None:
         """Return the clean label of a case ``(classes, *spatial)``, ``None`` where it is not known."""
@@ -146,7 +162,7 @@ class LabelStore:
         if case_id not in self._case_of:
             raise KeyError(f"case_id must be that of a case in the store, got {case_id!r}.")
         case = self._case_of[case_id]
-        label = LoadLabel(foreground=case.get("foreground", 1))(files_of(case))
+        label = self._load(files_of(case), case)
         if tuple(shape) != tuple(label.shape[1:]):
             raise ValueError(
                 f"Image and label files of case {case_id!r} must have the same shape, "
@@ -160,6 +176,10 @@ class LabelStore:
                     f"{other.round(3).tolist()} and {own.round(3).tolist()}; resample or reorient one of "
                     "them first."
                 )
+
+    def position(self, case_id: str) -> int:
+        """Return the place of a case in the list of cases."""
+        return self._position_of[case_id]
 
     def record(self, number: int) -> dict[str, Any]:
         """Return what ``round.json`` says of a round that was written."""
@@ -192,6 +212,7 @@ class LabelStore:
             raise ValueError("number must be at least 1, got 0: round 0 is the labels that were given.")
         if self.current == number:
             self.restore(max(r for r in self.rounds if r < number))
+        self._last = (None, None)
         doomed = self._folder(number)
         doomed = doomed.rename(self._partial(number))
         shutil.rmtree(doomed)
@@ -214,6 +235,7 @@ class LabelStore:
         final, partial = self._folder(number), self._partial(number)
         if final.exists():
             raise ValueError(f"number must be that of a new round, got {number}, which {self.root} holds already.")
+        self._last = (None, None)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
@@ -279,6 +301,16 @@ class LabelStore:
                 label = LoadLabel(foreground=case.get("foreground", 1))(files_of(case))
                 writer.write(str(case["id"]), np.asarray(draw(label.numpy())) > 0)
         return self
+
+    def _load(self, files: Sequence[Path], case: Mapping[str, Any]) -> MetaTensor:
+        """Return a label as it lies on the disk; the last one is kept, since a case is read several times in a row."""
+        foreground = case.get("foreground", 1)
+        key = (tuple(files), foreground)
+        if self._last[0] != key:
+            self._loaders.setdefault(foreground, LoadLabel(foreground=foreground))
+            self._last = (key, self._loaders[foreground](list(files)))
+        label: MetaTensor = self._last[1]
+        return label
 
     def _refuse_other_labels(self, number: int) -> None:
         classes = self.record(number)["classes"]
@@ -363,7 +395,7 @@ class RoundWriter:
         files[0].parent.mkdir()
         for channel, file, source in zip(mask, files, sources, strict=True):
             write_label_like(channel, file, source, case.get("foreground", 1))
-        if not np.array_equal(LoadLabel(foreground=case.get("foreground", 1))(files).numpy() > 0, mask):
+        if not np.array_equal(self.store._load(files, case).numpy() > 0, mask):
             raise ValueError(f"{sources[0]} of case {case_id!r} must be of a type that holds a mask without loss.")
         changed = [int(n) for n in (mask != before).sum(axis=tuple(range(1, mask.ndim)))]
         self.entries[case_id] = {

@@ -40,6 +40,7 @@ class LoadLabel(Transform):
                 f"foreground must be the value of the foreground in the files, over 0, got {foreground!r}."
             )
         self.foreground = float(foreground)
+        self._load_image = LoadImage(image_only=True, ensure_channel_first=True)
 
     def __call__(self, files: PathLike | Sequence[PathLike]) -> MetaTensor:
         paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
@@ -58,7 +59,7 @@ class LoadLabel(Transform):
         if not path.is_file():
             raise FileNotFoundError(f"Label file {path} does not exist.")
         try:
-            image: MetaTensor = LoadImage(image_only=True, ensure_channel_first=True)(path)
+            image: MetaTensor = self._load_image(path)
         except Exception as error:  # each of MONAI's readers has its own
             raise ValueError(f"Label file {path} cannot be read: {error}") from error
         if len(image) != 1:

@@ -10,8 +10,8 @@ from monai.transforms import Lambda
 from PIL import Image
 
 from monai_sc.data import LabelStore
-from monai_sc.data.label_store import dice
 from monai_sc.functional import case_seed, markov_label_noise
+from monai_sc.functional.dice import dice
 from monai_sc.transforms import RandDilateErodeLabel, RandMarkovLabelNoise
 
 

@@ -205,8 +205,8 @@ def test_network_that_has_learnt_nothing_is_called_so(tmp_path, caplog):
     assert "the network has not learnt it, and its bias means little; train longer." in caplog.text
 
 
-def test_interval_around_zero_stops_the_loop(tmp_path):
-    trainer, handler, store = build(tmp_path)
+def test_interval_around_zero_stops_the_published_loop(tmp_path):
+    trainer, handler, store = build(tmp_path, representation="distance")
     images = [distance_image(9) + 3, distance_image(9) - 4]  # one far too large, one far too small
     clean = [{"id": str(k), "image": i[None], "label": (distance_image(9) >= 0)[None]} for k, i in enumerate(images)]
     handler.clean_loader = DataLoader(Dataset(clean), batch_size=1)
@@ -219,7 +219,7 @@ def test_interval_around_zero_stops_the_loop(tmp_path):
 
 @pytest.mark.parametrize("offset", [6.0, -1000.0], ids=["worse", "collapsed"])
 def test_worse_round_is_rolled_back(tmp_path, offset):
-    trainer, handler, store = build(tmp_path, epochs=6)
+    trainer, handler, store = build(tmp_path, epochs=6, rounds=1, checks_per_round=1)
     trained = []
 
     @trainer.on(Events.ITERATION_COMPLETED)
@@ -330,7 +330,7 @@ def test_undefined_class_among_others_is_left_alone(tmp_path, caplog):
     chain = Compose([load_image(), LoadLabeld("label"), SelectItemsd(["image", "label"])])
     trainer = SupervisedTrainer(
         device=torch.device("cpu"),
-        max_epochs=2,
+        max_epochs=3,  # one is lost, since a class that is not predicted is a collapse
         train_data_loader=DataLoader(Dataset(store.datalist(), chain)),
         network=network,
         optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
@@ -556,7 +556,7 @@ def test_persistent_workers_are_refused(tmp_path):
         ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0\.0\."),
         ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1\.5\."),
         ({"epochs_per_round": 0}, r"epochs_per_round must be at least 1 epoch, got 0\."),
-        ({"representation": "magic"}, r"representation must be one of 'distance', 'logit', got 'magic'\."),
+        ({"representation": "magic"}, r"representation must be one of 'auto', 'distance', 'logit', got 'magic'\."),
         ({"metric": "chess"}, r"metric must be one of 'euclidean', 'taxicab', got 'chess'\."),
         ({"region": "moon"}, r"region must be one of 'boundary', 'image', got 'moon'\."),
     ],
@@ -615,15 +615,21 @@ def test_training_data_keep_their_own_cases_and_keys(tmp_path):
     assert "weight" in data[1]
 
 
-def test_case_with_nothing_left_keeps_its_label(tmp_path, caplog):
-    trainer, _, store = build(tmp_path, rounds=1)
+@pytest.mark.parametrize("weight", [0.0, 0.5], ids=["prediction-only", "with-the-given-shape"])
+def test_object_that_the_network_missed_is_not_deleted(tmp_path, caplog, weight):
+    trainer, _, store = build(tmp_path, rounds=1, shape_weight=weight)
     lost = store.cases[0]
     image = nib.load(lost["image"])
     nib.save(nib.Nifti1Image(np.full(image.shape, -50, dtype=np.float32), image.affine), lost["image"])
     with caplog.at_level(logging.WARNING):
         trainer.run()
-    np.testing.assert_array_equal(store.read("case0", 1), store.read("case0", 0))
-    assert "disc: in 1 cases nothing of it is left; they keep their labels of this class." in caplog.text
+    given, corrected = store.read("case0", 0), store.read("case0", 1)
+    if weight:  # it is moved as the labels of the other cases are
+        assert given.sum() * 0.4 < corrected.sum() < given.sum() * 0.8
+        assert not (corrected & ~given).any()
+    else:
+        np.testing.assert_array_equal(corrected, given)
+        assert "disc: in 1 cases nothing of it is left; they keep their labels of this class." in caplog.text
 
 
 def test_failed_relabelling_is_not_taken_for_a_round(tmp_path, monkeypatch):
@@ -690,3 +696,210 @@ def test_resume_without_this_handler_is_refused(tmp_path):
     ):
         trainer.run()
     assert handler.history == []
+
+
+def test_early_epoch_is_used_where_later_ones_are_worse_on_the_clean_cases(tmp_path):
+    trainer, handler, store = build(tmp_path, shift=3.0, rounds=1, epochs=12, checks_per_round=6)
+
+    @trainer.on(Events.EPOCH_STARTED(once=9))
+    def spoil(engine):
+        engine.network.offset.data.fill_(-1000.0)
+        engine.optimizer.param_groups[0]["lr"] = 0.0
+
+    handler.lr_scheduler = None
+    trainer.run()
+    first = handler.history[0]
+    assert first["network_epoch"] == first["correction"]["disc"]["network_epoch"] <= 8
+    assert label_dice(store, 1) > 0.97
+
+
+def test_checks_are_spread_over_a_round(tmp_path):
+    _, handler, _ = build(tmp_path, epochs=12, checks_per_round=5)
+    assert sorted(handler.checks) == [2, 5, 7, 10, 12]
+    _, handler, _ = build(tmp_path / "short", epochs=2, checks_per_round=6)
+    assert sorted(handler.checks) == [1, 2]
+
+
+def test_each_case_is_relabelled_by_a_network_that_has_not_seen_its_label(tmp_path):
+    trainer, _handler, store = build(tmp_path, rounds=3, epochs=4, folds=2, checks_per_round=1)
+    seen = {}
+
+    @trainer.on(Events.ITERATION_COMPLETED)
+    def remember(engine):
+        training = (engine.state.epoch - 1) // 4
+        for item in engine.state.batch:
+            seen.setdefault(training, set()).add(item["id"])
+
+    trainer.run()
+    everything = {case["id"] for case in store.cases}
+    assert seen[0] == everything
+    assert seen[1] == {"case1", "case3", "case5"}
+    assert seen[2] == {"case0", "case2", "case4"}
+    assert seen[3] == everything
+    assert store.record(1)["folds"] == 2
+    assert label_dice(store, 1) > 0.95
+
+
+def test_run_with_folds_goes_on_after_an_interruption_within_them(tmp_path):
+    def attach():
+        trainer, handler, store = build(tmp_path, rounds=3, epochs=4, folds=2, checks_per_round=1)
+        parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
+        ResumeHandler(tmp_path / "checkpoint.pt", parts).attach(trainer)
+        return trainer, handler, store
+
+    trainer, handler, store = attach()
+
+    @trainer.on(Events.EPOCH_STARTED(once=10))
+    def stop(engine):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    trainer, handler, store = attach()
+    epochs = []
+    trainer.add_event_handler(Events.EPOCH_STARTED, lambda e: epochs.append(e.state.epoch))
+    trainer.run()
+    assert epochs[0] == 10
+    assert len(handler.history) == 2
+    assert label_dice(store, 1) > 0.95
+
+
+def test_folds_that_leave_no_case_are_refused(tmp_path):
+    trainer, _, store = build(tmp_path, rounds=3, epochs=4, folds=2)
+    trainer.data_loader.dataset.data = store.datalist()[:1]
+    with pytest.raises(ValueError, match=r"^folds must leave cases to train on, got 2 for"):
+        trainer.run()
+
+
+def test_collapsed_network_is_trained_again_once_and_never_relabels(tmp_path, caplog):
+    trainer, handler, store = build(tmp_path, rounds=2, epochs=4, checks_per_round=1)
+    handler.lr_scheduler = None
+    network_when_relabelling = []
+    write = handler._relabel
+
+    def relabel(*args):
+        network_when_relabelling.append(trainer.network.offset.item())
+        return write(*args)
+
+    handler._relabel = relabel
+
+    @trainer.on(Events.ITERATION_COMPLETED)
+    def collapse(engine):
+        if engine.state.epoch <= 4:
+            engine.network.offset.data.fill_(-1000.0)
+
+    with caplog.at_level(logging.WARNING):
+        trainer.run()
+    assert (
+        "Round 0: the network has collapsed (Dice on the clean cases 0.00); it is trained again, once." in caplog.text
+    )
+    assert handler.history[0]["epoch"] == 8
+    assert handler.history[0]["restarts"] == 1
+    assert len(network_when_relabelling) == 1
+    assert abs(network_when_relabelling[0]) < 10
+    assert label_dice(store, 1) > 0.97
+
+
+class TwoChannels(Offset):
+    """Background and disc, as the logits of a softmax."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        return torch.cat([torch.zeros_like(x), x], dim=1)
+
+
+def test_network_with_a_softmax_is_corrected(tmp_path):
+    trainer, handler, store = build(tmp_path, network=TwoChannels(), output="softmax", rounds=1)
+
+    def loss(logits, label):
+        logits, label = (convert_to_tensor(x, track_meta=False) for x in (logits, label))
+        return torch.nn.functional.cross_entropy(logits, label[:, 0].long()) * 40
+
+    trainer.loss_function = loss
+    trainer.run()
+    assert handler.history[0]["bias"][0] == pytest.approx(-3, abs=0.5)
+    assert label_dice(store, 1) > 0.97
+
+
+def test_trusted_voxels_keep_their_label(tmp_path):
+    trainer, _, store = build(tmp_path, rounds=1)
+    trust = np.zeros((SIZE, SIZE), dtype=np.uint8)
+    trust[: SIZE // 2] = 1
+    nib.save(nib.Nifti1Image(trust, AFFINE), tmp_path / "trust.nii.gz")
+    for case in store.cases:
+        case["trusted"] = str(tmp_path / "trust.nii.gz")
+    trainer.run()
+    for case in store.cases:
+        before, after = (store.read(case["id"], number)[0] for number in (0, 1))
+        np.testing.assert_array_equal(before[: SIZE // 2], after[: SIZE // 2])
+        assert (before[SIZE // 2 :] != after[SIZE // 2 :]).any()
+
+
+def test_boundary_moves_no_farther_than_max_shift_mm(tmp_path):
+    trainer, _, store = build(tmp_path, rounds=1, max_shift_mm=0.5, shape_weight=0.0)  # a voxel is half a mm
+    trainer.run()
+    assert store.record(1)["shift"] == [-1.0]
+
+
+def test_max_shift_mm_without_the_size_of_a_voxel_is_refused(tmp_path):
+    trainer, handler, _ = build(tmp_path, rounds=1, max_shift_mm=0.5)
+    plain = [{"id": "c", "image": distance_image(9)[None], "label": (distance_image(9) >= 0)[None]}]
+    handler.clean_loader = DataLoader(Dataset(plain), batch_size=1)
+    with pytest.raises(ValueError, match=r"^max_shift_mm needs the size of a voxel, .*; give voxel_mm\.$"):
+        trainer.run()
+
+
+def test_groups_are_moved_by_their_own_bias(tmp_path):
+    trainer, handler, store = build(tmp_path, rounds=1, group_key="site", shape_weight=0.0)
+    # Images of site b show the distance to a boundary that lies 2 voxels farther out than the label of its case says.
+    for data in (handler.clean_loader.dataset.data, store.cases):
+        for k, case in enumerate(data):
+            case["site"] = "ab"[k % 2]
+            if k % 2:
+                image = nib.load(case["image"])
+                moved = np.asarray(image.dataobj) + np.float32(2)
+                nib.save(nib.Nifti1Image(moved, image.affine), case["image"])
+    keep = SelectItemsd(["id", "image", "label", "site"], allow_missing_keys=True)
+    for loader in (handler.clean_loader, handler.relabel_loader):
+        loader.dataset.transform = Compose([*loader.dataset.transform.transforms[:-1], keep])
+    trainer.run()
+    shifts = handler.history[0]["correction"]["disc"]["group_shifts"]
+    assert shifts["b"] - shifts["a"] == pytest.approx(-2, abs=0.6)
+
+
+def test_ignored_voxels_of_clean_cases_do_not_count(tmp_path):
+    results = []
+    for part, ignore in (("all", False), ("half", True)):
+        trainer, handler, _ = build(tmp_path / part, rounds=0)
+        clean = []
+        for k in range(3):
+            image = distance_image(8 + k)
+            label = (image >= 0).astype(np.float32)
+            label[: SIZE // 2] = distance_image(13 + k)[: SIZE // 2] >= 0  # wrong in one half
+            unknown = np.zeros_like(label)
+            unknown[: SIZE // 2 + 1] = ignore
+            clean.append({"id": str(k), "image": image[None], "label": label[None], "ignore": unknown[None]})
+        handler.clean_loader = DataLoader(Dataset(clean), batch_size=1)
+        trainer.network.offset.data.fill_(0.0)
+        trainer.optimizer.param_groups[0]["lr"] = 0.0
+        handler.lr_scheduler = None
+        trainer.run()
+        results.append(handler.history[0]["bias"][0])
+    assert results[0] > 1
+    assert abs(results[1]) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output": "tanh"}, r"^output must be one of 'sigmoid', 'softmax', got 'tanh'\.$"),
+        ({"shape_weight": 2}, r"^shape_weight must be in \[0, 1\], got 2\.$"),
+        ({"max_shift_mm": -1}, r"^max_shift_mm must be at least 0 or None, got -1\.$"),
+        ({"checks_per_round": 0}, r"^checks_per_round must be at least 1 check, got 0\.$"),
+        ({"folds": 0}, r"^folds must be at least 1 fold, got 0\.$"),
+    ],
+    ids=lambda v: str(v) if isinstance(v, dict) else "",
+)
+def test_bad_option_of_the_correction_is_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        build(tmp_path, **options)

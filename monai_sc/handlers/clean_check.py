@@ -1,0 +1,141 @@
+"""The check of a network on the clean cases: a corrector is fitted on them, and the best weights are remembered."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data import DataLoader
+from monai.engines import SupervisedTrainer
+
+from monai_sc.correction import SpatialCorrector
+from monai_sc.correction.choice import ClassCorrection
+from monai_sc.functional.checks import as_array, check_same_shape
+from monai_sc.functional.dice import dice
+from monai_sc.handlers.correction_options import CorrectionOptions
+from monai_sc.handlers.prediction import ArraysOnDisk
+
+__all__ = ["check_clean_cases", "nothing_found", "remember_best"]
+
+
+def nothing_found(fold: int | None, classes: int) -> dict[str, Any]:
+    """Return what a training has found before its first check.
+
+    Args:
+        fold: that the training leaves out, if it does.
+        classes: number of classes.
+
+    Returns:
+        A dictionary that a checkpoint may hold. After a check, ``score``, ``network`` (weights) and ``state`` are those
+        of the best check, and ``classes`` holds for each class the state of the check that was best for it, with its
+        ``dice`` and ``network``. A state has ``epoch``, ``corrector``, ``clean_dice`` and ``voxel_mm``.
+    """
+    return {"fold": fold, "score": -math.inf, "classes": [{}] * classes}
+
+
+def check_clean_cases(
+    engine: SupervisedTrainer, loader: DataLoader, options: CorrectionOptions, description: str
+) -> tuple[SpatialCorrector, list[float], float]:
+    """Predict the clean cases, and fit a corrector on them.
+
+    Args:
+        engine: whose network predicts.
+        loader: of the clean cases.
+        options: of the correction.
+        description: of the progress bar.
+
+    Returns:
+        The corrector, the Dice of the uncorrected predictions by class, and the size of a voxel of the files in mm.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folders = [Path(name, part) for part in ("logits", "labels", "ignore")]
+        for folder in folders:
+            folder.mkdir()
+        logits, labels, ignore = (ArraysOnDisk(folder) for folder in folders)
+        spacings, sizes, groups = [], [], []
+        for case, (output,) in options.predict(engine, loader, [engine.network], description):
+            spacing, size = options.grid(case["image"])
+            if not options.softmax:
+                check_same_shape(output, case["label"], ("The network's output", "the clean label"))
+                if len(output) != len(options.class_names):
+                    raise ValueError(
+                        "The network must have one output channel per class of the store "
+                        f"{options.class_names}, got {len(output)}."
+                    )
+            logits.append(output.numpy())
+            labels.append(as_array(case["label"]))
+            ignore.append(as_array(case.get("ignore", torch.zeros(1, *output.shape[1:]))))
+            spacings.append(spacing)
+            sizes.append(size)
+            if options.group_key is not None:
+                groups.append(case[options.group_key])
+        if not len(logits):
+            raise ValueError("clean_loader must hold at least one clean case, got none.")
+        voxel_mm = float(np.mean(sizes))
+        if options.max_shift_mm is not None and math.isnan(voxel_mm):
+            raise ValueError("max_shift_mm needs the size of a voxel, which the files do not say; give voxel_mm.")
+        corrector = options.corrector(voxel_mm)
+        try:
+            corrector.fit(logits, labels, spacing=spacings, groups=groups or None, ignore=ignore)
+        except ValueError as error:
+            if "at least one usable case" not in str(error):
+                raise
+            corrector = corrector.without_bias(len(logits))
+        scores = [_uncorrected_dice(corrector, *case) for case in zip(logits, labels, ignore, strict=True)]
+    if options.representation != "auto":  # as published: under one voxel there is no band, and nothing to move
+        _leave_converged(corrector)
+    return corrector, np.mean(scores, axis=0).tolist(), voxel_mm
+
+
+def _uncorrected_dice(
+    corrector: SpatialCorrector, logits: np.ndarray, label: np.ndarray, ignore: np.ndarray
+) -> np.ndarray:
+    masks, left_out = corrector.masks(label)
+    ignored = np.broadcast_to(ignore != 0, masks.shape)
+    return dice(corrector.format.predicted(logits), masks, ignored if left_out is None else ignored | left_out)
+
+
+def _leave_converged(corrector: SpatialCorrector) -> None:
+    for k, bias in enumerate(corrector.check_fitted().mean):
+        if abs(bias) < 1:
+            before = corrector.corrections[k].dice_before
+            corrector.corrections[k] = ClassCorrection(
+                dice_before=before, dice_after=before, note="its bias is under one voxel"
+            )
+
+
+def remember_best(
+    found: dict[str, Any],
+    network: torch.nn.Module,
+    epoch: int,
+    corrector: SpatialCorrector,
+    clean_dice: list[float],
+    voxel_mm: float,
+) -> None:
+    """Remember in what a training has found the weights of a check, if they are the best yet for a class or for all.
+
+    Args:
+        found: by the checks before, from :py:func:`nothing_found`.
+        network: that was checked.
+        epoch: of the training.
+        corrector: from :py:func:`check_clean_cases`, and so are the others.
+        clean_dice: of the uncorrected predictions, by class.
+        voxel_mm: size of a voxel of the files.
+    """
+    state = {"epoch": epoch, "corrector": corrector.state_dict(), "clean_dice": clean_dice, "voxel_mm": voxel_mm}
+    weights = deepcopy(network.state_dict())
+    score = float(np.mean([correction.dice_after for correction in corrector.corrections]))
+    for k, correction in enumerate(corrector.corrections):
+        best = found["classes"][k]
+        # The channels of a softmax belong together, and so do their corrections.
+        exclusive = corrector.output == "softmax"
+        better = score >= found["score"] if exclusive else not best or correction.dice_after >= best["dice"]
+        if better:
+            found["classes"][k] = {**state, "dice": correction.dice_after, "network": weights}
+    if score >= found["score"]:
+        found.update(score=score, network=weights, state=state)

@@ -1,0 +1,112 @@
+"""How a handler predicts, measures and corrects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data import DataLoader
+from monai.engines import SupervisedTrainer
+from monai.inferers import Inferer
+from monai.utils import MetaKeys
+
+from monai_sc.correction import SpatialCorrector
+from monai_sc.correction.corrector import CHOICES
+from monai_sc.correction.format import OUTPUTS
+from monai_sc.functional.bias import REGIONS
+from monai_sc.functional.checks import check_choice
+from monai_sc.functional.distance import METRICS
+from monai_sc.handlers.prediction import predict
+from monai_sc.transforms.file_grid import file_grid
+
+__all__ = ["CorrectionOptions"]
+
+
+@dataclass(frozen=True)
+class CorrectionOptions:
+    """Options of :py:class:`~monai_sc.handlers.SpatialCorrectionHandler`, which documents them, and what they mean.
+
+    Raises:
+        ValueError: when an option is out of range.
+    """
+
+    class_names: Sequence[str]
+    inferer: Inferer | None
+    representation: str
+    gamma: float
+    metric: str
+    region: str
+    output: str
+    shape_weight: float
+    presence: bool
+    max_shift_mm: float | None
+    group_key: str | None
+    voxel_mm: float | None
+    keep_converged: bool
+    progress: bool
+
+    def __post_init__(self) -> None:
+        check_choice(self.representation, CHOICES, "representation")
+        check_choice(self.metric, METRICS, "metric")
+        check_choice(self.region, REGIONS, "region")
+        check_choice(self.output, OUTPUTS, "output")
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma must be in (0, 1], got {self.gamma}.")
+        if not 0 <= self.shape_weight <= 1:
+            raise ValueError(f"shape_weight must be in [0, 1], got {self.shape_weight}.")
+        if self.max_shift_mm is not None and not self.max_shift_mm >= 0:
+            raise ValueError(f"max_shift_mm must be at least 0 or None, got {self.max_shift_mm}.")
+
+    @property
+    def softmax(self) -> bool:
+        """Whether a voxel has one class only."""
+        return self.output == "softmax"
+
+    def corrector(self, voxel_mm: float, state: Mapping[str, Any] | None = None) -> SpatialCorrector:
+        """Return a corrector, with what it has learnt if there is a state.
+
+        Args:
+            voxel_mm: size of a voxel of the files in mm, for the largest shift; ``nan`` if it is not known.
+            state: of another corrector with these options.
+        """
+        corrector = SpatialCorrector(
+            self.class_names,
+            output=self.output,
+            representation=self.representation,
+            gamma=self.gamma,
+            metric=self.metric,
+            region=self.region,
+            presence=self.presence and self.representation == "auto",
+            shape_weight=self.shape_weight,
+            max_shift=None if self.max_shift_mm is None else self.max_shift_mm / voxel_mm,
+        )
+        if state is not None:
+            corrector.load_state_dict(state)
+        return corrector
+
+    def predict(
+        self, engine: SupervisedTrainer, loader: DataLoader, networks: Sequence[torch.nn.Module], description: str
+    ) -> Iterator[tuple[dict[str, Any], list[torch.Tensor]]]:
+        """Yield every case of ``loader`` with the logits of each network."""
+        return predict(engine, loader, networks, inferer=self.inferer, description=description, progress=self.progress)
+
+    def grid(self, image: torch.Tensor) -> tuple[tuple[float, ...], float]:
+        """Return the size of a voxel of an image in voxels of its file, and of one of those in mm."""
+        grid = file_grid(image, self.metric)
+        spacing = grid.spacing if grid.spacing is not None else (grid.unit,) * (image.ndim - 1)
+        return spacing, grid.voxel_mm if self.voxel_mm is None else self.voxel_mm
+
+    def file_spacing(self, image: torch.Tensor) -> tuple[float, ...] | None:
+        """Return the size of a voxel of the image's file in voxels of its smallest side."""
+        affine = getattr(image, "meta", {}).get(MetaKeys.ORIGINAL_AFFINE)
+        if affine is None or self.metric == "taxicab":
+            return None
+        size = np.linalg.norm(np.asarray(affine, dtype=np.float64)[:-1, :-1], axis=0)[: image.ndim - 1]
+        return tuple((size / size.min()).tolist())
+
+    def group(self, case: Mapping[str, Any]) -> str | None:
+        """Return the annotator, site or scanner of a case."""
+        return None if self.group_key is None else str(case[self.group_key])

@@ -1,0 +1,152 @@
+"""The record of a round: what the clean cases said, its log lines, and whether the loop goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+from logging import Logger
+from typing import Any
+
+import numpy as np
+import torch
+from monai.engines import Evaluator, SupervisedTrainer
+
+from monai_sc.correction.state import plain
+from monai_sc.handlers.correction_options import CorrectionOptions
+
+__all__ = ["evaluate", "has_collapsed", "log_record", "make_record", "stop_reason"]
+
+LEARNT_DICE = 0.5  # under it, on the clean cases, a prediction is mostly wrong, and so is its bias
+COLLAPSE = 0.2  # by which the Dice on the clean cases must fall under that of the best round
+
+
+def evaluate(
+    engine: SupervisedTrainer, evaluator: Evaluator, weights: Mapping[str, torch.Tensor], is_last: bool
+) -> dict[str, Any]:
+    """Return the metrics of an evaluator with these weights, as floats, which a checkpoint may hold.
+
+    Args:
+        engine: whose network the evaluator evaluates.
+        evaluator: it runs unless it has just run with these weights.
+        weights: of the network.
+        is_last: they are the weights that the network has now.
+    """
+    if evaluator.state.epoch != engine.state.epoch or not is_last:
+        last = deepcopy(engine.network.state_dict())
+        engine.network.load_state_dict(weights)
+        evaluator.run(engine.state.epoch)
+        engine.network.load_state_dict(last)
+    metrics = {
+        name: value.cpu() if isinstance(value, torch.Tensor) else value
+        for name, value in evaluator.state.metrics.items()
+    }
+    return {name: np.asarray(value, dtype=np.float64).tolist() for name, value in metrics.items()}
+
+
+def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: Any) -> dict[str, Any]:
+    """Return the record of a round whose labels have not been judged yet.
+
+    Args:
+        found: by the training on all cases, see :py:func:`~monai_sc.handlers.clean_check.nothing_found`.
+        options: of the correction.
+        others: ``round``, ``epoch``, ``metrics`` and ``restarts``.
+    """
+    state = found["state"]
+    bias = options.corrector(state["voxel_mm"], state["corrector"]).check_fitted()
+    reports = {}
+    for name, chosen in zip(options.class_names, found["classes"], strict=True):
+        own = options.corrector(chosen["voxel_mm"], chosen["corrector"]).report()["classes"][name]
+        reports[name] = {"network_epoch": chosen["epoch"], **own}
+    classes = len(options.class_names)
+    return {
+        "round": others["round"],
+        "epoch": others["epoch"],
+        "network_epoch": state["epoch"],
+        "bias": bias.mean.tolist(),
+        "bias_interval": bias.interval.tolist(),
+        "bias_mm": (bias.mean * state["voxel_mm"]).tolist(),
+        "verdict": list(bias.verdict),
+        "num_used": bias.num_used.tolist(),
+        "num_skipped": bias.num_skipped.tolist(),
+        "clean_dice": state["clean_dice"],
+        "correction": plain(reports, nan=False),
+        "agreement": [math.nan] * classes,
+        "memorised": [False] * classes,
+        "kept": [False] * classes,
+        "voxels_changed": [],
+        "metrics": others["metrics"],
+        "restarts": others["restarts"],
+        "stop_reason": "",
+    }
+
+
+def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
+    """Log what the clean cases said of each class."""
+    for k, (name, own) in enumerate(record["correction"].items()):
+        number, mean, (low, high) = record["round"], record["bias"][k], record["bias_interval"][k]
+        millimetres = "" if math.isnan(record["bias_mm"][k]) else f" = {record['bias_mm'][k]:+.2f} mm"
+        logger.info(
+            "Round %d, %s: boundary bias %+.2f voxels%s, 95%% interval [%+.2f, %+.2f], %s, from %d clean cases "
+            "(%d skipped); Dice on the clean cases %.3f.",
+            *(number, name, mean, millimetres, low, high, record["verdict"][k], record["num_used"][k]),
+            *(record["num_skipped"][k], record["clean_dice"][k]),
+        )
+        logger.info(
+            "Round %d, %s: correction %s by %+.2f, with the network of epoch %d: %s.",
+            *(number, name, own["correction"]["representation"], own["correction"]["shift"], own["network_epoch"]),
+            own["correction"]["note"],
+        )
+        if record["clean_dice"][k] < LEARNT_DICE:
+            logger.warning(
+                "Round %d, %s: with a Dice of %.2f on the clean cases the network has not learnt it, and its bias "
+                "means little; train longer.",
+                *(number, name, record["clean_dice"][k]),
+            )
+        if math.isnan(mean):
+            logger.warning(
+                "Round %d, %s: the bias is undefined, since in every clean case the label or the prediction is "
+                "empty or full; the labels of this class stay as they are.",
+                *(number, name),
+            )
+
+
+def has_collapsed(record: Mapping[str, Any], best_dice: float | None) -> bool:
+    """Say whether a class of the clean cases is predicted in none of them, or all are far worse than in the best round.
+
+    Args:
+        record: of the round.
+        best_dice: mean Dice on the clean cases in the best round before, if there is one.
+    """
+    missed = [own["existence"]["missed"] for own in record["correction"].values()]
+    if any(present and number == present for number, present in missed):
+        return True
+    return best_dice is not None and float(np.mean(record["clean_dice"])) < best_dice - COLLAPSE
+
+
+def stop_reason(record: Mapping[str, Any], representation: str, *, better: int | None, is_last: bool) -> str:
+    """Return why the loop stops after a round whose labels have been judged, or nothing if it goes on.
+
+    Args:
+        record: of the round.
+        representation: that was asked for.
+        better: the best round before, if the clean cases were predicted better in it.
+        is_last: the trainer has no epochs left for another round.
+    """
+    if better is not None:
+        return f"the clean cases are predicted worse than in round {better}"
+    bias, interval = np.array(record["bias"]), np.array(record["bias_interval"])
+    defined = np.isfinite(bias)
+    small = bool(np.all(np.abs(bias[defined]) < 1))
+    if small and (representation != "auto" or record["round"]):
+        return "the bias of every class is under one voxel"
+    if representation == "auto":
+        if all(record["kept"]):
+            return "nothing speaks against the labels of any class"
+    else:
+        low, high = interval[defined].T
+        if np.all((low <= 0) & (high >= 0)):
+            return "the interval of the bias contains 0 for every class"
+    if is_last:
+        return "the last round of training is over" + ("" if small else ", the bias is not under one voxel yet")
+    return ""
