@@ -14,9 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from monai_sc.data import NoiseChoice, simulate_folder, summary
+from monai_sc.correction.state import plain
+from monai_sc.data import NoiseChoice, audit_folder, correct_folder, simulate_folder, summary
 from monai_sc.data.simulation.folder import MANIFEST, SimulationFolder
 from monai_sc.data.simulation.masks import find_masks
+from monai_sc.reports.audit import check_audit_folder, write_audit
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -30,9 +32,27 @@ Exit status: 0 done, 1 failed (a file, the disk), 2 refused (arguments, or folde
 """
 
 
+AUDIT_EXAMPLE = """\
+example:
+  python -m monai_sc audit --labels labels --clean expert --out audit
+
+A case of the one folder is compared with the case of the same name in the other. Nothing is trained.
+"""
+
+CORRECT_EXAMPLE = """\
+example:
+  python -m monai_sc correct --predictions nnUNet_cv --labels labelsTr --clean expert --out corrected
+
+Predictions: CASE.npz of nnU-Net (--save_probabilities), or CASE.nii.gz with the channels on the last axis and --kind.
+Best are predictions of networks that have not seen the case, as cross-validation gives them.
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return the exit status. What a user did wrong is one sentence, not a traceback."""
-    parser = argparse.ArgumentParser(prog="python -m monai_sc", description="Simulate annotation error in masks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m monai_sc", description="Annotation error in masks: find it, correct it, simulate it."
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for add in COMMANDS:
         command = add(commands)
@@ -41,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments.run(arguments)
     except KeyboardInterrupt:
-        print("Stopped; the same call goes on from there.", file=sys.stderr)
+        print(f"Stopped; {arguments.when_stopped}.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if arguments.debug:
@@ -91,8 +111,168 @@ def add_simulate(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(run=partial(_simulate, [option.dest for option in options]))
+    parser.set_defaults(
+        run=partial(_simulate, [option.dest for option in options]), when_stopped="the same call goes on from there"
+    )
     return parser
+
+
+def add_audit(commands: Any) -> argparse.ArgumentParser:
+    """Add ``audit``: labels compared with clean ones."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "audit",
+        help="is there a bias in a folder of labels?",
+        description="Compare labels with clean ones of the same cases: bias in mm with its interval, by class.",
+        epilog=AUDIT_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
+    parser.add_argument("--clean", metavar="DIR", required=True, help="folder of clean labels, a few are enough")
+    parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the pictures")
+    parser.add_argument("--out", metavar="DIR", help="folder for audit.json and audit.png, made if need be")
+    parser.add_argument("--ignore-value", metavar="V", type=float, help="value of unknown voxels")
+    parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.set_defaults(run=_audit, when_stopped="nothing was written")
+    return parser
+
+
+def _audit(arguments: argparse.Namespace) -> None:
+    quiet = arguments.quiet or arguments.json
+    sources = [arguments.labels, arguments.clean, *([] if arguments.images is None else [arguments.images])]
+    if arguments.out is not None:
+        check_audit_folder(arguments.out, sources)
+    result = audit_folder(
+        arguments.labels,
+        arguments.clean,
+        ignore_value=arguments.ignore_value,
+        tolerance=arguments.tolerance,
+        progress=not quiet,
+    )
+    content = json.dumps(plain(result, nan=False), indent=2)
+    if arguments.out is not None:
+        write_audit(result, arguments.labels, arguments.clean, arguments.out, images=arguments.images)
+    if arguments.json:
+        print(content)
+    elif not arguments.quiet:
+        _print_audit(result)
+        if arguments.out is not None:
+            print(f"Results and pictures: {Path(arguments.out).resolve()}")
+
+
+def _print_audit(result: dict[str, Any]) -> None:
+    in_mm = result["unit"] == "mm"
+    unit = "mm" if in_mm else "voxels"
+    columns = ["class", "cases", "mean Dice", f"bias in {unit} (negative: too large)", "verdict"]
+    table = Table(*columns, *(["in voxels"] if in_mm else []))
+    for name, row in result["classes"].items():
+        low, high = row["interval"]
+        bias = f"{row['bias']:+.2f}" + ("" if low != low else f" [{low:+.2f}, {high:+.2f}]")
+        voxels = [f"{row['bias_voxels']:+.2f}"] if in_mm else []
+        table.add_row(name, str(row["cases_used"]), f"{row['dice']:.3f}", bias, row["verdict"], *voxels)
+    Console(width=None if Console().is_terminal else 110).print(table)
+    for name, row in result["classes"].items():
+        (spurious, absent), (missed, present) = row["spurious"], row["missed"]
+        if spurious or missed:
+            print(
+                f"Class {name}: drawn in {spurious} of {absent} cases without it, missing in {missed} of {present} "
+                "cases with it."
+            )
+        widths = list(row["half_width_by_cases"].items())
+        if row["cases_used"] == 1:
+            print(f"Class {name}: one case gives no interval; with a few more there is one.")
+        if row["verdict"] == "cannot tell" and widths:
+            more = ", ".join(f"{width:.2f} {unit} with {n}" for n, width in widths)
+            print(f"Class {name}: half of the interval would be about {more} clean cases.")
+
+
+def add_correct(commands: Any) -> argparse.ArgumentParser:
+    """Add ``correct``: labels corrected by predictions and a few clean labels."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "correct",
+        help="correct a folder of labels by predictions and a few clean labels",
+        description="Correct a folder of labels by the predictions of a network that learnt from them.",
+        epilog=CORRECT_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--predictions", metavar="DIR", required=True, help="of all cases, the clean ones among them")
+    parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
+    parser.add_argument("--clean", metavar="DIR", required=True, help="folder of a few clean labels, only read")
+    parser.add_argument("--out", metavar="DIR", required=True, help="a new folder for the corrected labels")
+    parser.add_argument("--kind", choices=("logits", "probabilities"), help="of predictions whose files do not say it")
+    parser.add_argument("--trusted", metavar="DIR", help="folder of masks of voxels that stay as they are")
+    parser.add_argument("--names", metavar="NAME", type=_names, help="of the classes 1, 2, ...: lung,heart")
+    parser.add_argument("--ignore-value", metavar="V", type=int, help="value of unknown voxels, which stay")
+    parser.add_argument("--max-shift-mm", metavar="MM", type=float, help="no boundary moves farther")
+    parser.add_argument(
+        "--representation", choices=("auto", "distance", "logit"), default="auto", help="of the correction (auto)"
+    )
+    parser.add_argument(
+        "--shape-weight", metavar="W", type=float, default=0.5, help="of the shape of the given labels (0.5)"
+    )
+    parser.add_argument("--no-presence", action="store_true", help="never drop an object")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.set_defaults(run=_correct, when_stopped="nothing was written")
+    return parser
+
+
+def _correct(arguments: argparse.Namespace) -> None:
+    report = correct_folder(
+        arguments.predictions,
+        arguments.labels,
+        arguments.clean,
+        arguments.out,
+        kind=arguments.kind,
+        trusted=arguments.trusted,
+        class_names=arguments.names,
+        ignore_value=arguments.ignore_value,
+        max_shift_mm=arguments.max_shift_mm,
+        representation=arguments.representation,
+        shape_weight=arguments.shape_weight,
+        presence=not arguments.no_presence,
+        progress=not (arguments.quiet or arguments.json),
+    )
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+    elif not arguments.quiet:
+        _print_correction(report, Path(arguments.out))
+
+
+def _print_correction(report: dict[str, Any], out: Path) -> None:
+    unit = "mm" if report["unit"] == "mm" else "voxels"
+    table = Table("class", f"bias of the network in {unit}", "verdict", "correction", "voxels changed")
+    for name, row in report["classes"].items():
+        bias = "undefined" if row["bias"] is None else f"{row['bias']:+.2f}"
+        if row["interval"][0] is not None:
+            bias += " [{:+.2f}, {:+.2f}]".format(*row["interval"])
+        own = row["correction"]
+        done = "none" if own["representation"] == "none" else f"{own['representation']} {own['shift']:+.2f}"
+        table.add_row(name, bias, row["verdict"], done, str(report["voxels_changed"][name]))
+    Console(width=None if Console().is_terminal else 110).print(table)
+    for name, row in report["classes"].items():
+        print(f"Class {name}: {row['correction']['note']}.")
+        if row["existence"]["rule"] is not None:
+            rule = row["existence"]["rule"]
+            print(f"Class {name}: objects with a {rule['feature']} under {rule['threshold']:.3g} are dropped.")
+    both = report["both"]
+    if both["cases"]:
+        for name, given in both["given"].items():
+            print(
+                f"Class {name}: on {both['cases']} cases with both labels, Dice {given:.3f} as given, "
+                f"{both['corrected'][name]:.3f} corrected."
+            )
+    if report["labels_kept"]:
+        print(f"Labels of {', '.join(report['labels_kept'])} stay as they are: corrected, they would be worse.")
+    print(f"{report['cases']} corrected labels in {out.resolve()}, with report.json and manifest.jsonl.")
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+_names.__name__ = "list of names"
 
 
 def _simulate(parameters: Sequence[str], arguments: argparse.Namespace) -> None:
@@ -172,7 +352,7 @@ def _classes(text: str) -> list[int]:
 
 _classes.__name__ = "list of int"
 
-COMMANDS = (add_simulate,)
+COMMANDS = (add_audit, add_correct, add_simulate)
 
 if __name__ == "__main__":
     sys.exit(main())

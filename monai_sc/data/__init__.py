@@ -1,8 +1,10 @@
-"""Case lists, the label store, and folders of noisy masks."""
+"""Case lists, the label store, and folders of labels: audited, corrected, made noisy."""
 
 from __future__ import annotations
 
+from monai_sc.data.audit import audit_folder
 from monai_sc.data.cases import Case, check_cases
+from monai_sc.data.correct import correct_folder
 from monai_sc.data.jsrt import JSRT_CLASSES, JSRT_PIXEL_MM, jsrt_cases
 from monai_sc.data.label_store import LabelStore, RoundWriter
 from monai_sc.data.phantom import PHANTOM_CLASSES, phantom_cases, phantom_image
@@ -17,7 +19,9 @@ __all__ = [
     "NoiseChoice",
     "RoundWriter",
     "SimulationError",
+    "audit_folder",
     "check_cases",
+    "correct_folder",
     "jsrt_cases",
     "phantom_cases",
     "phantom_image",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monai_sc.reports.audit import plot_audit, write_audit
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, plot_correction
 from monai_sc.reports.noise_fit import plot_noise_fit
 from monai_sc.reports.run import print_results, summarise_run, write_reference, write_report
@@ -9,10 +10,12 @@ from monai_sc.reports.run import print_results, summarise_run, write_reference, 
 __all__ = [
     "BOUNDARY_COLOURS",
     "draw_boundaries",
+    "plot_audit",
     "plot_correction",
     "plot_noise_fit",
     "print_results",
     "summarise_run",
+    "write_audit",
     "write_reference",
     "write_report",
 ]

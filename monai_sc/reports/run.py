@@ -13,7 +13,8 @@ from monai.transforms import LoadImage
 from rich.console import Console
 from rich.table import Table
 
-from monai_sc.data.label_store import LabelStore, dice
+from monai_sc.data.label_store import LabelStore
+from monai_sc.functional.dice import dice
 from monai_sc.reports.figures import plot_correction
 
 __all__ = ["print_results", "summarise_run", "write_reference", "write_report"]

@@ -16,8 +16,8 @@ from monai.data import MetaTensor
 from monai.transforms import LoadImage, Randomizable
 
 from monai_sc.data.label_files import PICTURES, file_suffix, write_values_like
-from monai_sc.data.label_store import dice
 from monai_sc.functional import boundary_displacement, case_seed
+from monai_sc.functional.dice import dice
 from monai_sc.transforms.distance import voxel_size
 
 __all__ = ["CaseJob", "MakeNoise", "SimulationError", "read_case", "sha256", "simulate_case"]

@@ -1,0 +1,229 @@
+"""Folders of labels, some of which were drawn again: is there a bias, and how large?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from monai_sc.correction.presence import presence_rates
+from monai_sc.data.predictions import without_suffix
+from monai_sc.data.simulation.case import load_values
+from monai_sc.data.simulation.masks import find_masks
+from monai_sc.functional.bias import boundary_bias, boundary_displacement
+from monai_sc.functional.dice import dice
+from monai_sc.transforms.distance import voxel_size
+
+__all__ = ["LabelFile", "audit_folder", "load_label", "pairs_of"]
+
+
+class LabelFile:
+    """A label map as a file holds it.
+
+    Attributes:
+        path: of the file.
+        values: ``(*spatial)``.
+        affine: ``None`` where the file has no geometry.
+        spacing: size of a voxel in mm; of 1 without geometry.
+        in_mm: whether the file says how large a voxel is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.values, self.affine = load_values(path)
+        except ValueError as error:
+            raise ValueError(f"Label {path} cannot be used: {error}.") from error
+        if np.iscomplexobj(self.values) or not np.isfinite(self.values).all():
+            raise ValueError(f"Label {path} must hold whole numbers, got complex, nan or infinite values.")
+        if self.values.dtype.kind == "f":  # a scale in the header makes a 1 read 0.99999998
+            whole = np.rint(self.values)
+            self.values = np.where(np.abs(self.values - whole) < 1e-3, whole, self.values)
+        self.in_mm = self.affine is not None
+        self.spacing = (1.0,) * self.values.ndim if self.affine is None else voxel_size(self.affine, self.values.ndim)
+
+    def classes(self, ignore_value: float | None) -> list[int]:
+        """Return the values of the classes it holds.
+
+        Raises:
+            ValueError: when a value is not a whole number, or negative.
+        """
+        found = [v for v in np.unique(self.values) if v not in (0, ignore_value)]
+        wrong = [v for v in found if v < 0 or v != round(float(v))]
+        if wrong:
+            raise ValueError(f"Label {self.path} must hold whole numbers from 0, got {wrong[0]:g}.")
+        return [round(float(v)) for v in found]
+
+    def masks(self, classes: Sequence[int]) -> np.ndarray:
+        """Return a boolean mask ``(classes, *spatial)`` for each class."""
+        return np.stack([self.values == value for value in classes])
+
+    def ignored(self, ignore_value: float | None) -> np.ndarray | None:
+        """Return where the label is unknown ``(*spatial)``, ``None`` where it is known everywhere."""
+        if ignore_value is None:
+            return None
+        ignored = self.values == ignore_value
+        return ignored if ignored.any() else None
+
+
+def load_label(folder: Path, name: str, like: LabelFile | None = None) -> LabelFile:
+    """Return a label of a folder, on the grid of another one.
+
+    Raises:
+        ValueError: when it cannot be read, or lies on another grid.
+    """
+    label = LabelFile(folder / name)
+    if like is not None:
+        if label.values.shape != like.values.shape:
+            raise ValueError(
+                f"{label.path} and {like.path} must have the same shape, got {label.values.shape} and "
+                f"{like.values.shape}."
+            )
+        if (
+            label.affine is not None
+            and like.affine is not None
+            and not np.allclose(label.affine, like.affine, atol=1e-3)
+        ):
+            raise ValueError(
+                f"{label.path} and {like.path} must have the same affine; resample or reorient one of them."
+            )
+    return label
+
+
+def pairs_of(labels: Path, clean: Path) -> list[str]:
+    """Return the names that both folders hold.
+
+    Raises:
+        ValueError: when there is none, or a folder holds no label.
+        FileNotFoundError: when a folder does not exist.
+    """
+    own, other = find_masks(labels)[0], set(find_masks(clean)[0])
+    refuse_other_types(own, other)
+    both = [name for name in own if name in other]
+    if not both:
+        raise ValueError(
+            f"{labels} and {clean} must have files of the same names, got {own[0]} there and {min(other)} here; a "
+            "clean label is compared with the label of the same case."
+        )
+    return both
+
+
+def refuse_other_types(labels: Iterable[str], clean: Iterable[str]) -> None:
+    """Refuse a clean label whose case has a label of another file type: it would be taken for another case.
+
+    Raises:
+        ValueError: when there is one.
+    """
+    types = {without_suffix(name): name for name in labels}
+    for name in sorted(clean):
+        own = types.get(without_suffix(name), name)
+        if own != name:
+            raise ValueError(f"The label and the clean label of a case must have one file type, got {own} and {name}.")
+
+
+def audit_folder(
+    labels: str | Path,
+    clean: str | Path,
+    *,
+    ignore_value: float | None = None,
+    tolerance: float | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Compare labels with clean ones of the same cases: no network, no training.
+
+    Args:
+        labels: folder of label maps, or of binary masks.
+        clean: folder of clean ones, of the same names; a few are enough.
+        ignore_value: value of unknown voxels, in either.
+        tolerance: a bias up to it does no harm, in mm; one voxel by default.
+        progress: show a progress bar.
+
+    Returns:
+        ``unit`` (``"mm"``, or ``"voxel"`` where no file says how large a voxel is), ``voxel`` (mean size of its
+        smallest side), ``tolerance``, ``cases`` (each with ``name``, ``dice`` and ``displacement`` by class), and
+        ``classes``: by value the mean Dice, ``bias`` and ``interval`` in the unit, ``bias_voxels``, ``verdict``,
+        ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the interval, for other numbers of cases), and
+        how often an object is drawn where there is none, and the reverse. ``nan`` where something is not defined.
+
+    Raises:
+        ValueError: when there is nothing to compare, or two labels of a case do not lie on one grid.
+        FileNotFoundError: when a folder does not exist.
+    """
+    source, reference = Path(labels), Path(clean)
+    names = pairs_of(source, reference)
+    own_values: set[int] = set()
+    true_values: set[int] = set()
+    pairs = []
+    for name in track(names, "Reading labels", disable=not progress):
+        given = load_label(source, name)
+        true = load_label(reference, name, given)
+        own_values |= set(given.classes(ignore_value))
+        true_values |= set(true.classes(ignore_value))
+        pairs.append((min(given.spacing), given.in_mm))
+    values = own_values | true_values
+    if not values:
+        raise ValueError(f"{source} and {reference} hold no class in the cases that both have: all is background.")
+    if not own_values & true_values:
+        raise ValueError(
+            f"{source} and {reference} must hold the same classes, got the values {sorted(own_values)} and "
+            f"{sorted(true_values)} in the cases that both have."
+        )
+    classes = sorted(values)
+    in_mm = all(known for _, known in pairs)
+    voxel = float(np.mean([size for size, _ in pairs])) if in_mm else 1.0
+    cases, displacements, scores, drawn, present = [], [], [], [], []
+    for name in track(names, "Comparing labels", disable=not progress):
+        given = load_label(source, name)
+        true = load_label(reference, name, given)
+        unknown = [m for m in (given.ignored(ignore_value), true.ignored(ignore_value)) if m is not None]
+        ignore = np.any(unknown, axis=0)[None] if unknown else None
+        pair = [label.masks(classes) for label in (given, true)]
+        if ignore is not None:
+            pair = [masks & ~ignore for masks in pair]
+        spacing = given.spacing if in_mm else None
+        displacements.append(boundary_displacement(*pair, spacing=spacing, ignore=ignore))
+        scores.append(dice(*pair))
+        drawn.append(pair[0].any(axis=tuple(range(1, pair[0].ndim))))
+        present.append(pair[1].any(axis=tuple(range(1, pair[1].ndim))))
+        cases.append(
+            {
+                "name": name,
+                "dice": dict(zip(map(str, classes), scores[-1].tolist(), strict=True)),
+                "displacement": dict(zip(map(str, classes), displacements[-1].tolist(), strict=True)),
+            }
+        )
+    limit = voxel if tolerance is None else tolerance
+    if not np.isfinite(displacements).any():
+        raise ValueError(
+            f"In no case do a label of {source} and its clean label overlap, so that there is a boundary to compare."
+        )
+    bias = boundary_bias(np.stack(displacements), tolerance=limit)
+    result: dict[str, Any] = {}
+    for k, value in enumerate(classes):
+        rates = presence_rates(np.stack(drawn)[:, k].tolist(), np.stack(present)[:, k].tolist())
+        used = int(bias.num_used[k])
+        sizes = dict.fromkeys((used, used + 1, 2 * used, 4 * used)) if used > 1 else {}
+        result[str(value)] = {
+            "dice": float(np.stack(scores)[:, k].mean()),
+            "bias": float(bias.mean[k]),
+            "interval": bias.interval[k].tolist(),
+            "bias_voxels": float(bias.mean[k] / voxel),
+            "verdict": bias.verdict[k],
+            "cases_used": used,
+            "cases_skipped": int(bias.num_skipped[k]),
+            "half_width_by_cases": {str(n): float(bias.half_width(n)[k]) for n in sizes},
+            "spurious": [rates.num_spurious, rates.num_absent],
+            "spurious_interval": list(rates.spurious_interval),
+            "missed": [rates.num_missed, rates.num_present],
+            "missed_interval": list(rates.missed_interval),
+        }
+    return {
+        "unit": "mm" if in_mm else "voxel",
+        "voxel": voxel,
+        "tolerance": limit,
+        "cases": cases,
+        "classes": result,
+    }

@@ -1,0 +1,153 @@
+"""The picture of an audit: the bias of every class, and the cases that differ most."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from monai.transforms import LoadImage
+
+from monai_sc.correction.state import plain
+from monai_sc.data.audit import LabelFile
+from monai_sc.data.correct import refuse_source_folders
+from monai_sc.data.durable import write_synced
+from monai_sc.data.label_files import WRITABLE, file_suffix
+from monai_sc.data.predictions import without_suffix
+from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries
+
+__all__ = ["check_audit_folder", "plot_audit", "write_audit"]
+
+RESULTS = ("audit.json", "audit.png")
+
+SHOWN = 6
+
+
+def check_audit_folder(out: str | Path, sources: Sequence[str | Path]) -> None:
+    """Refuse a folder for an audit that holds anything else, or lies within or around a folder that is audited.
+
+    Raises:
+        ValueError: when it does.
+        FileNotFoundError: when one of ``sources`` does not exist.
+    """
+    refuse_source_folders(Path(out), [Path(source) for source in sources])
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or {file.name for file in folder.iterdir()} - set(RESULTS)):
+        raise ValueError(f"out must be a folder for audits only, new or that of an earlier one, got {out}.")
+
+
+def write_audit(
+    result: Mapping[str, Any],
+    labels: str | Path,
+    clean: str | Path,
+    out: str | Path,
+    *,
+    images: str | Path | None = None,
+) -> None:
+    """Write ``audit.json`` and ``audit.png`` into the folder ``out``: both or, where something fails, none of them.
+
+    Args:
+        result: of :py:func:`monai_sc.data.audit_folder`, called with ``labels`` and ``clean``.
+        labels: folder.
+        clean: folder.
+        out: folder, made if need be.
+        images: as for :py:func:`plot_audit`.
+    """
+    figure = plot_audit(result, labels, clean, images)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = [folder / f".{name}" for name in RESULTS]
+    try:
+        write_synced(partial[0], json.dumps(plain(result, nan=False), indent=2) + "\n")
+        figure.savefig(partial[1], dpi=110, format="png")
+    except BaseException:
+        for file in partial:
+            file.unlink(missing_ok=True)
+        raise
+    for file, name in zip(partial, RESULTS, strict=True):
+        file.replace(folder / name)
+
+
+def plot_audit(
+    result: Mapping[str, Any], labels: str | Path, clean: str | Path, images: str | Path | None = None
+) -> Figure:
+    """Return a figure with the displacement of every case by class, and the cases with the lowest Dice.
+
+    Args:
+        result: of :py:func:`monai_sc.data.audit_folder`.
+        labels: the folder it was called with.
+        clean: the same.
+        images: folder of images of the same names (any type that MONAI loads); without it the masks lie on white.
+    """
+    classes = list(result["classes"])
+    worst = sorted(result["cases"], key=lambda case: float(np.mean(list(case["dice"].values()))))[:SHOWN]
+    columns = min(3, len(worst))
+    rows = -(-len(worst) // columns)
+    figure = Figure(figsize=(4 * columns + 5, max(3.6 * rows, 4)), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(rows, columns + 1, width_ratios=[1] * columns + [1.2])
+    for place, case in enumerate(worst):
+        axes = figure.add_subplot(grid[place // columns, place % columns])
+        _draw_case(axes, case, [int(c) for c in classes], Path(labels), Path(clean), images)
+    _draw_displacements(figure.add_subplot(grid[:, columns]), result, classes)
+    names = {"clean": "clean label", "given": "label"}
+    lines = [Line2D([], [], color=BOUNDARY_COLOURS[n], lw=3, label=text) for n, text in names.items()]
+    figure.legend(handles=lines, loc="outside upper left", ncols=2, facecolor="#404040", labelcolor="white")
+    return figure
+
+
+def _draw_case(
+    axes: Axes, case: Mapping[str, Any], classes: list[int], labels: Path, clean: Path, images: str | Path | None
+) -> None:
+    given, true = LabelFile(labels / case["name"]), LabelFile(clean / case["name"])
+    masks = {"clean": true.masks(classes), "given": given.masks(classes)}
+    background = _image(case["name"], given.values.shape, images)
+    if given.values.ndim == 3:
+        change = (masks["clean"] ^ masks["given"]).sum(axis=(0, 1, 2))
+        best = int(np.argmax(change))
+        background = background[..., best]
+        masks = {name: mask[..., best] for name, mask in masks.items()}
+    draw_boundaries(axes, background, masks, width=1.2)
+    scores = ", ".join(f"{score:.2f}" for score in case["dice"].values())
+    axes.set_title(f"{case['name']}: Dice {scores}", fontsize=9)
+
+
+def _image(name: str, shape: tuple[int, ...], images: str | Path | None) -> np.ndarray:
+    """Return the image of a case, grey where there is none that fits."""
+    if images is not None:
+        stem = Path(images) / without_suffix(name)
+        # The same name up to the suffix, or with the channel that nnU-Net appends.
+        for file in [f for end in ("", "_0000") for f in sorted(stem.parent.glob(f"{glob.escape(stem.name)}{end}.*"))]:
+            if without_suffix(file.name) not in (stem.name, f"{stem.name}_0000") or file_suffix(file) not in WRITABLE:
+                continue
+            image = LoadImage(image_only=True, ensure_channel_first=True)(file).numpy()[0]
+            if image.shape == shape:
+                return np.asarray(image)
+    return np.full(shape, 0.35, dtype=np.float32)
+
+
+def _draw_displacements(axes: Axes, result: Mapping[str, Any], classes: list[str]) -> None:
+    limit = result["tolerance"]
+    axes.axhspan(-limit, limit, color="0.9")
+    axes.axhline(0, color="0.5", lw=0.8)
+    rng = np.random.default_rng(0)
+    for k, name in enumerate(classes):
+        values = np.array([case["displacement"][name] for case in result["cases"]], dtype=np.float64)
+        values = values[np.isfinite(values)]
+        axes.plot(k + rng.uniform(-0.15, 0.15, len(values)), values, "o", color="#0072B2", alpha=0.4, ms=4)
+        row = result["classes"][name]
+        if np.isfinite(row["interval"]).all():
+            error = np.abs(np.array(row["interval"]) - row["bias"])[:, None]
+            axes.errorbar([k], [row["bias"]], yerr=error, fmt="s", color="#D55E00", capsize=5, lw=2, ms=7)
+    axes.set_xticks(range(len(classes)), [f"{name}\n{result['classes'][name]['verdict']}" for name in classes])
+    axes.set_xlim(-0.6, len(classes) - 0.4)
+    axes.set_ylabel("too large  ←  bias  →  too small")
+    axes.set_title(f"Displacement of the labels, in {'mm' if result['unit'] == 'mm' else 'voxels'}", fontsize=11)
+    axes.text(0.99, 0.02, "grey: tolerance", transform=axes.transAxes, ha="right", fontsize=8, color="0.4")

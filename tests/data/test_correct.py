@@ -1,0 +1,479 @@
+from __future__ import annotations
+
+import hashlib
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from monai_sc.__main__ import main
+from monai_sc.data import audit_folder, correct_folder
+from monai_sc.data.predictions import find_prediction, load_prediction
+
+AFFINE = np.array([[-0.8, 0, 0, 10], [0, 0.8, 0, 20], [0, 0, 2.0, 30], [0, 0, 0, 1]])
+SIZE = np.array([0.8, 0.8, 2.0])
+SHAPE = (40, 36, 14)
+
+
+def distance(radius, centre=(16.0, 14.0, 13.0)):
+    """Return the signed distance to a ball in mm, negative inside."""
+    grid = np.indices(SHAPE) * SIZE.reshape(3, 1, 1, 1) - np.reshape(centre, (3, 1, 1, 1))
+    return np.sqrt((grid**2).sum(axis=0)) - radius
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two classes, of which the first is drawn and predicted 2 mm too large; nnU-Net's files of probabilities."""
+    for name in ("labels", "clean", "predictions", "truth"):
+        (tmp_path / name).mkdir()
+    for k in range(6):
+        outer, inner = distance(9 + 0.3 * k), distance(2.5, (16.0, 3.0, 13.0))
+        true = np.where(inner <= 0, 2, np.where(outer <= 0, 1, 0)).astype(np.uint8)
+        given = np.where(inner <= 0, 2, np.where(outer <= 2, 1, 0)).astype(np.uint8)
+        logits = np.stack([np.zeros(SHAPE), 2 - outer, np.where(inner <= 0, 30, -30)])
+        odds = np.exp(logits - logits.max(axis=0))
+        name = f"case{k}.nii.gz"
+        nib.save(nib.Nifti1Image(given, AFFINE), tmp_path / "labels" / name)
+        nib.save(nib.Nifti1Image(true, AFFINE), tmp_path / "truth" / name)
+        if k < 3:
+            nib.save(nib.Nifti1Image(true, AFFINE), tmp_path / "clean" / name)
+        np.savez(
+            tmp_path / "predictions" / f"case{k}.npz",
+            probabilities=(odds / odds.sum(axis=0)).transpose(0, 3, 2, 1).astype(np.float32),
+        )
+    return tmp_path
+
+
+def arguments(folders):
+    return [str(folders / name) for name in ("predictions", "labels", "clean", "out")]
+
+
+def checksums(folder):
+    return {f: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def mean_dice(first, second, value=1):
+    scores = []
+    for file in sorted(second.glob("*.nii.gz")):
+        a, b = (np.asarray(nib.load(folder / file.name).dataobj) == value for folder in (first, second))
+        scores.append(2 * (a & b).sum() / (a.sum() + b.sum()))
+    return float(np.mean(scores))
+
+
+def test_labels_that_are_too_large_are_corrected_and_keep_their_headers(folders):
+    before = checksums(folders)
+    report = correct_folder(*arguments(folders), progress=False)
+    assert {f: h for f, h in checksums(folders).items() if (folders / "out") not in f.parents} == before
+    assert mean_dice(folders / "labels", folders / "truth") < 0.8
+    assert mean_dice(folders / "out", folders / "truth") > 0.93
+    assert mean_dice(folders / "out", folders / "truth", 2) == 1
+    for file in (folders / "labels").glob("*.nii.gz"):
+        written, given = nib.load(folders / "out" / file.name), nib.load(file)
+        assert written.header == given.header
+        assert set(np.unique(written.dataobj)) <= {0, 1, 2}
+    one = report["classes"]["1"]
+    assert one["verdict"] == "biased"
+    assert one["bias"] == pytest.approx(-2, abs=0.4)
+    assert report["unit"] == "mm"
+    assert report["both"]["cases"] == 3
+    assert report["both"]["corrected"]["1"] > report["both"]["given"]["1"]
+    assert report["labels_kept"] == ["2"]  # nothing speaks against it
+    assert json.loads((folders / "out" / "report.json").read_text()) == report
+    entries = [json.loads(line) for line in (folders / "out" / "manifest.jsonl").read_text().splitlines()]
+    assert [entry["source"] for entry in entries] == ["clean"] * 3 + ["corrected"] * 3
+    for entry in entries:
+        assert entry["label"]["sha256"] == before[folders / "labels" / entry["case"]]
+
+
+def test_logits_as_nifti_give_what_probabilities_give(folders):
+    correct_folder(*arguments(folders), progress=False)
+    (folders / "logits").mkdir()
+    for file in (folders / "predictions").glob("*.npz"):
+        probabilities = np.load(file)["probabilities"].transpose(0, 3, 2, 1)
+        logits = np.moveaxis(np.log(np.clip(probabilities, 1e-6, 1 - 1e-6)), 0, -1)
+        nib.save(nib.Nifti1Image(logits.astype(np.float32), AFFINE), folders / "logits" / f"{file.stem}.nii.gz")
+    given = [str(folders / name) for name in ("logits", "labels", "clean", "second")]
+    with pytest.raises(ValueError, match=r"^kind must be 'logits' or 'probabilities' for predictions such as .*case0"):
+        correct_folder(*given, progress=False)
+    correct_folder(*given, kind="logits", progress=False)
+    assert mean_dice(folders / "out", folders / "second") > 0.999
+
+
+def test_classes_that_would_be_worse_stay(folders):
+    # On the cases with both labels, the labels are already right; the predictions are not.
+    for k in range(3):
+        true = nib.load(folders / "truth" / f"case{k}.nii.gz")
+        nib.save(true, folders / "labels" / f"case{k}.nii.gz")
+    report = correct_folder(*arguments(folders), progress=False)
+    assert "1" in report["labels_kept"]
+    for k in range(3, 6):
+        a, b = (nib.load(folders / part / f"case{k}.nii.gz").get_fdata() for part in ("labels", "out"))
+        np.testing.assert_array_equal(a, b)
+
+
+def test_trusted_and_ignored_voxels_stay(folders):
+    (folders / "trusted").mkdir()
+    trust = np.zeros(SHAPE, dtype=np.uint8)
+    trust[:20] = 1
+    nib.save(nib.Nifti1Image(trust, AFFINE), folders / "trusted" / "case4.nii.gz")
+    label = nib.load(folders / "labels" / "case5.nii.gz")
+    values = np.asarray(label.dataobj).copy()
+    values[:, 20:] = 255
+    nib.save(nib.Nifti1Image(values, AFFINE, label.header), folders / "labels" / "case5.nii.gz")
+    correct_folder(*arguments(folders), trusted=folders / "trusted", ignore_value=255, progress=False)
+    given, out = (nib.load(folders / part / "case4.nii.gz").get_fdata() for part in ("labels", "out"))
+    np.testing.assert_array_equal(given[:20], out[:20])
+    assert (given[20:] != out[20:]).any()
+    out = nib.load(folders / "out" / "case5.nii.gz").get_fdata()
+    np.testing.assert_array_equal(out[:, 20:], 255)
+    assert (out[:, :20] != values[:, :20]).any()
+    assert (out[:, :20] != 255).all()
+
+
+def test_pictures_with_255_and_one_channel_are_corrected(tmp_path):
+    for name in ("labels", "clean", "predictions"):
+        (tmp_path / name).mkdir()
+    y, x = np.mgrid[:60, :50]
+    for k in range(5):
+        phi = np.hypot(y - 30, x - 24) - 11 - k
+        Image.fromarray(((phi <= 4) * 255).astype(np.uint8)).save(tmp_path / "labels" / f"p{k}.png")
+        if k < 2:
+            Image.fromarray(((phi <= 0) * 255).astype(np.uint8)).save(tmp_path / "clean" / f"p{k}.png")
+        np.savez(tmp_path / "predictions" / f"p{k}.npz", logits=(4 - phi)[None, None].astype(np.float32))
+    report = correct_folder(*arguments(tmp_path), class_names=["disc"], progress=False)
+    assert report["unit"] == "voxel"
+    assert report["classes"]["disc"]["bias"] == pytest.approx(-4, abs=0.25)
+    for k in range(5):
+        out = np.asarray(Image.open(tmp_path / "out" / f"p{k}.png"))
+        assert set(np.unique(out)) == {0, 255}
+        phi = np.hypot(y - 30, x - 24) - 11 - k
+        assert ((out > 0) == (phi <= 0)).mean() > 0.98
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        pytest.param(
+            lambda f: (f / "predictions" / "case4.npz").unlink(),
+            FileNotFoundError,
+            r"holds no prediction of case4\.nii\.gz",
+            id="no-prediction",
+        ),
+        pytest.param(
+            lambda f: np.savez(f / "predictions" / "case4.npz", probabilities=np.ones((3, 2, 2, 2))),
+            ValueError,
+            r"case4\.npz must lie on the grid of its label, \(40, 36, 14\), got \(2, 2, 2\)",
+            id="other-grid",
+        ),
+        pytest.param(
+            lambda f: np.savez(f / "predictions" / "case4.npz", other=np.ones(3)),
+            ValueError,
+            r"case4\.npz cannot be used: it must hold 'probabilities', 'softmax' or 'logits', got \['other'\]\.$",
+            id="other-content",
+        ),
+        pytest.param(
+            lambda f: (f / "predictions" / "case4.npz").write_bytes(b"PK"),
+            ValueError,
+            r"^Prediction .*case4\.npz cannot be ",
+            id="broken",
+        ),
+        pytest.param(
+            lambda f: nib.save(nib.Nifti1Image(np.full(SHAPE, 7, np.uint8), AFFINE), f / "labels" / "case4.nii.gz"),
+            ValueError,
+            r"Label .*case4\.nii\.gz must hold 0 and 1, 2 only, got 7; give ignore_value",
+            id="unknown-value",
+        ),
+        pytest.param(
+            lambda f: nib.save(nib.Nifti1Image(np.zeros((4, 4, 4), np.uint8), AFFINE), f / "clean" / "case1.nii.gz"),
+            ValueError,
+            r"case1\.npz must lie on the grid",
+            id="clean-of-another-shape",
+        ),
+        pytest.param(
+            lambda f: (f / "out").mkdir() or (f / "out" / "x").write_text("x"),
+            ValueError,
+            r"^out must be a new or an empty folder, got .*out, which is there and is not empty",
+            id="out-in-use",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_left(folders, change, error, message):
+    change(folders)
+    before = checksums(folders)
+    with pytest.raises(error, match=message):
+        correct_folder(*arguments(folders), progress=False)
+    assert checksums(folders) == before
+    assert not list(folders.glob(".out*"))
+
+
+def test_folder_within_the_labels_is_refused(folders):
+    given = arguments(folders)
+    given[3] = str(folders / "labels" / "out")
+    with pytest.raises(ValueError, match=r"^out must be a folder of its own, not within or around .*labels"):
+        correct_folder(*given, progress=False)
+
+
+def test_names_and_kinds_that_do_not_fit_are_refused(folders):
+    with pytest.raises(ValueError, match=r"^class_names must name 2 classes, got \['a'\]\.$"):
+        correct_folder(*arguments(folders), class_names=["a"], progress=False)
+    with pytest.raises(ValueError, match=r"^kind must be that of the files, probabilities, got 'logits'\.$"):
+        correct_folder(*arguments(folders), kind="logits", progress=False)
+    with pytest.raises(ValueError, match=r"^kind must be 'logits' or 'probabilities', got 'votes'\.$"):
+        correct_folder(*arguments(folders), kind="votes", progress=False)
+
+
+def test_interruption_leaves_nothing(folders, monkeypatch):
+    from monai_sc.data import correct
+
+    write, calls = correct.write_values_like, []
+
+    def stop(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        write(*args, **kwargs)
+
+    monkeypatch.setattr(correct, "write_values_like", stop)
+    with pytest.raises(KeyboardInterrupt):
+        correct_folder(*arguments(folders), progress=False)
+    assert not (folders / "out").exists()
+    assert not list(folders.glob(".out*"))
+
+
+def test_prediction_is_found_by_the_name_of_its_label(tmp_path):
+    (tmp_path / "site").mkdir()
+    np.savez(tmp_path / "site" / "a.npz", logits=np.zeros((1, 3, 2)))
+    nib.save(nib.Nifti1Image(np.zeros((2, 3)), np.eye(4)), tmp_path / "site" / "a.nii.gz")  # nnU-Net's label map
+    assert find_prediction(tmp_path, "site/a.nii.gz").name == "a.npz"
+    found = load_prediction(tmp_path / "site" / "a.npz", (2, 3), None)
+    assert found.values.shape == (1, 2, 3)
+    assert found.are_probabilities is False
+    with pytest.raises(FileNotFoundError, match=r"holds no prediction of b\.png: no b\.npz or \.nii\.gz or \.nii\.$"):
+        find_prediction(tmp_path, "b.png")
+
+
+def test_prediction_with_another_affine_is_refused(tmp_path):
+    nib.save(nib.Nifti1Image(np.zeros((2, 3, 4, 2), np.float32), np.eye(4)), tmp_path / "a.nii.gz")
+    assert load_prediction(tmp_path / "a.nii.gz", (2, 3, 4), np.eye(4)).values.shape == (2, 2, 3, 4)
+    with pytest.raises(ValueError, match=r"cannot be used: its affine must be that of the label"):
+        load_prediction(tmp_path / "a.nii.gz", (2, 3, 4), np.diag([2.0, 2, 2, 1]))
+
+
+def test_audit_says_by_how_many_mm_the_labels_are_biased(folders):
+    result = audit_folder(folders / "labels", folders / "truth", progress=False)
+    assert result["unit"] == "mm"
+    assert result["voxel"] == pytest.approx(0.8)
+    one, two = result["classes"]["1"], result["classes"]["2"]
+    assert one["bias"] == pytest.approx(-2, abs=0.3)
+    assert one["bias_voxels"] == pytest.approx(one["bias"] / 0.8)
+    assert one["interval"][0] <= one["bias"] <= one["interval"][1]
+    assert (one["verdict"], two["verdict"]) == ("biased", "unbiased")
+    assert two["dice"] == 1
+    assert (one["cases_used"], one["cases_skipped"]) == (6, 0)
+    assert len(result["cases"]) == 6
+
+
+def test_audit_counts_objects_that_are_only_in_one_of_the_labels(folders):
+    for k in (0, 1):
+        file = folders / "clean" / f"case{k}.nii.gz"
+        values = np.asarray(nib.load(file).dataobj).copy()
+        values[values == 2] = 0
+        nib.save(nib.Nifti1Image(values, AFFINE), file)
+    result = audit_folder(folders / "labels", folders / "clean", progress=False)
+    assert result["classes"]["2"]["spurious"] == [2, 2]
+    assert result["classes"]["2"]["missed"] == [0, 1]
+    assert result["classes"]["2"]["cases_skipped"] == 2
+
+
+def test_audit_leaves_unknown_voxels_out(folders):
+    file = folders / "clean" / "case0.nii.gz"
+    values = np.asarray(nib.load(file).dataobj).copy()
+    values[:20] = 255
+    nib.save(nib.Nifti1Image(values, AFFINE), file)
+    result = audit_folder(folders / "labels", folders / "clean", ignore_value=255, progress=False)
+    assert list(result["classes"]) == ["1", "2"]
+    assert result["classes"]["1"]["bias"] == pytest.approx(-2, abs=0.3)
+
+
+def test_audit_of_folders_without_a_common_case_is_refused(folders, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    nib.save(nib.Nifti1Image(np.ones(SHAPE, np.uint8), AFFINE), other / "x.nii.gz")
+    with pytest.raises(ValueError, match=r"must have files of the same names, got case0\.nii\.gz there and x\.nii\.gz"):
+        audit_folder(folders / "labels", other, progress=False)
+    with pytest.raises(FileNotFoundError, match=r"is no folder\.$"):
+        audit_folder(folders / "labels", tmp_path / "nowhere", progress=False)
+
+
+def test_audit_of_another_affine_is_refused(folders):
+    values = np.asarray(nib.load(folders / "clean" / "case0.nii.gz").dataobj)
+    nib.save(nib.Nifti1Image(values, np.eye(4)), folders / "clean" / "case0.nii.gz")
+    with pytest.raises(ValueError, match=r"must have the same affine; resample or reorient one of them\.$"):
+        audit_folder(folders / "labels", folders / "clean", progress=False)
+
+
+def test_commands_print_write_and_end_with_their_status(folders, capsys):
+    audit = ["audit", "--labels", str(folders / "labels"), "--clean", str(folders / "clean")]
+    assert main([*audit, "--out", str(folders / "audit"), "--images", str(folders / "truth")]) == 0
+    printed = capsys.readouterr().out
+    assert "bias in mm (negative: too large)" in printed
+    assert "biased" in printed
+    assert (folders / "audit" / "audit.png").stat().st_size > 10_000
+    content = json.loads((folders / "audit" / "audit.json").read_text())
+    assert main([*audit, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == content
+    predictions, labels, clean, out = arguments(folders)
+    correct = ["correct", "--predictions", predictions, "--labels", labels, "--clean", clean, "--out", out]
+    assert main([*correct, "--names", "organ,lesion"]) == 0
+    printed = capsys.readouterr().out
+    assert "organ" in printed
+    assert "on 3 cases with both labels, Dice 0." in printed
+    assert "6 corrected labels in" in printed
+    assert main(correct) == 2
+    assert "Error: out must be a new or an empty folder" in capsys.readouterr().err
+    assert main([*correct[:-1], str(folders / "third"), "--json", "--max-shift-mm", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"]["1"]["correction"]["shift"] == 0
+
+
+def test_folder_beside_the_result_is_never_deleted(folders):
+    (folders / "labels").rename(folders / ".out.partial")
+    (folders / ".out").mkdir()
+    before = checksums(folders)
+    given = arguments(folders)
+    given[1] = str(folders / ".out.partial")
+    correct_folder(*given, progress=False)
+    after = checksums(folders)
+    assert {file: after[file] for file in before} == before
+    assert (folders / ".out").is_dir()
+
+
+def test_result_of_another_run_that_was_faster_is_not_touched(folders, monkeypatch):
+    from monai_sc.data import correct
+
+    put = correct._put_in_place
+
+    def second(partial, target):
+        target.mkdir()
+        (target / "of the other run").write_text("x")
+        put(partial, target)
+
+    monkeypatch.setattr(correct, "_put_in_place", second)
+    with pytest.raises(
+        ValueError, match=r"^out must be a new or an empty folder that can be renamed, got .*another run"
+    ):
+        correct_folder(*arguments(folders), progress=False)
+    assert [file.name for file in (folders / "out").iterdir()] == ["of the other run"]
+    assert not list(folders.glob(".out*"))
+
+
+def test_unknown_and_trusted_voxels_stay_also_where_there_is_a_clean_label(folders):
+    def put(file, part, value):
+        image = nib.load(file)
+        values = np.asarray(image.dataobj).copy()
+        values[part] = value
+        nib.save(nib.Nifti1Image(values, AFFINE), file)
+
+    (folders / "trusted").mkdir()
+    trust = np.zeros(SHAPE, dtype=np.uint8)
+    trust[:, :, :7] = 1
+    nib.save(nib.Nifti1Image(trust, AFFINE), folders / "trusted" / "case0.nii.gz")
+    put(folders / "labels" / "case0.nii.gz", np.s_[:, 30:], 200)
+    put(folders / "clean" / "case0.nii.gz", np.s_[:, :10], 200)
+    correct_folder(*arguments(folders), ignore_value=200, trusted=folders / "trusted", progress=False)
+    given, out, true = (
+        np.asarray(nib.load(folders / part / "case0.nii.gz").dataobj) for part in ("labels", "out", "truth")
+    )
+    for part in (np.s_[:, 30:], np.s_[:, :10], np.s_[:, :, :7]):
+        np.testing.assert_array_equal(out[part], given[part])
+    np.testing.assert_array_equal(out[:, 10:30, 7:], true[:, 10:30, 7:])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            lambda f: (f / "clean" / "case0.nii.gz").rename(f / "clean" / "case0.nii"),
+            r"must have one file type, got case0\.nii\.gz and case0\.nii\.$",
+            id="type-of-the-clean-label",
+        ),
+        pytest.param(
+            lambda f: np.savez(f / "predictions" / "case4.npz", probabilities=np.full((3, 14, 36, 40), 1.5)),
+            r"case4\.npz must hold probabilities, in \[0, 1\], got values from 1\.5 to 1\.5; say kind='logits'",
+            id="no-probabilities",
+        ),
+        pytest.param(
+            lambda f: np.savez(f / "predictions" / "case4.npz", probabilities=np.full((3, 14, 36, 40), np.nan)),
+            r"case4\.npz must be finite, got nan",
+            id="nan",
+        ),
+    ],
+)
+def test_file_that_is_wrong_is_named(folders, change, message):
+    change(folders)
+    with pytest.raises(ValueError, match=message):
+        correct_folder(*arguments(folders), progress=False)
+
+
+def test_trusted_masks_of_no_label_are_refused(folders):
+    (folders / "trusted").mkdir()
+    nib.save(nib.Nifti1Image(np.ones(SHAPE, np.uint8), AFFINE), folders / "trusted" / "case4.nii")
+    with pytest.raises(ValueError, match=r"^trusted must hold masks with the names of labels, got case4\.nii\.$"):
+        correct_folder(*arguments(folders), trusted=folders / "trusted", progress=False)
+
+
+def test_masks_with_two_values_of_the_foreground_are_refused(tmp_path):
+    for name in ("labels", "clean", "predictions"):
+        (tmp_path / name).mkdir()
+    disc = np.hypot(*np.mgrid[:30, :30] - 15) < 8
+    for k in range(3):
+        Image.fromarray((disc * 255).astype(np.uint8)).save(tmp_path / "clean" / f"p{k}.png")
+        Image.fromarray(disc.astype(np.uint8)).save(tmp_path / "labels" / f"p{k}.png")
+        np.savez(tmp_path / "predictions" / f"p{k}.npz", logits=np.where(disc, 4.0, -4.0).T[None, None])
+    with pytest.raises(ValueError, match=r"Label .*p0\.png must hold 0 and 255 only, got 1; give ignore_value"):
+        correct_folder(*arguments(tmp_path), progress=False)
+    with pytest.raises(ValueError, match=r"must hold the same classes, got the values \[1\] and \[255\]"):
+        audit_folder(tmp_path / "labels", tmp_path / "clean", progress=False)
+
+
+def test_label_that_is_empty_stays_empty(folders):
+    empty = nib.Nifti1Image(np.zeros(SHAPE, np.uint8), AFFINE)
+    nib.save(empty, folders / "labels" / "case4.nii.gz")
+    correct_folder(*arguments(folders), progress=False)
+    assert not nib.load(folders / "out" / "case4.nii.gz").get_fdata().any()
+
+
+@pytest.mark.parametrize("folder", ["labels", "labels/within", "."])
+def test_audit_is_not_written_into_what_it_audits(folders, capsys, folder):
+    before = checksums(folders)
+    audit = ["audit", "--labels", str(folders / "labels"), "--clean", str(folders / "clean"), "--quiet"]
+    assert main([*audit, "--out", str(folders / folder)]) == 2
+    assert "out must be a folder of its own, not within or around" in capsys.readouterr().err
+    assert checksums(folders) == before
+
+
+def test_audit_may_be_written_again_but_over_nothing_else(folders, capsys):
+    audit = ["audit", "--labels", str(folders / "labels"), "--clean", str(folders / "clean"), "--quiet"]
+    assert main([*audit, "--out", str(folders / "audit")]) == 0
+    assert main([*audit, "--out", str(folders / "audit")]) == 0
+    (folders / "audit" / "mine.txt").write_text("x")
+    assert main([*audit, "--out", str(folders / "audit")]) == 2
+    assert "out must be a folder for audits only" in capsys.readouterr().err
+    assert main([*audit, "--out", str(folders / "a"), "--images", str(folders / "nowhere")]) == 2
+
+
+def test_picture_shows_the_image_of_its_own_case(tmp_path):
+    from monai_sc.reports.audit import _image
+
+    for name, value in (("c1", 5), ("c10", 7)):
+        nib.save(nib.Nifti1Image(np.full((4, 4, 4), value, np.float32), AFFINE), tmp_path / f"{name}_0000.nii.gz")
+    assert _image("c1.nii.gz", (4, 4, 4), tmp_path).mean() == 5
+    assert _image("c2.nii.gz", (4, 4, 4), tmp_path).mean() == pytest.approx(0.35)
+
+
+def test_audit_of_labels_with_nan_is_refused(folders):
+    values = np.full(SHAPE, np.nan, dtype=np.float32)
+    nib.save(nib.Nifti1Image(values, AFFINE), folders / "labels" / "case0.nii.gz")
+    with pytest.raises(ValueError, match=r"case0\.nii\.gz must hold whole numbers, got complex, nan or infinite"):
+        audit_folder(folders / "labels", folders / "clean", progress=False)
