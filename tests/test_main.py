@@ -48,7 +48,7 @@ def test_summary_as_json(masks, tmp_path, capsys):
     assert run("simulate", masks, tmp_path / "out", *NOISE, "--seed=4", "--json") == 0
     output = capsys.readouterr()
     told = json.loads(output.out)
-    assert output.err == ""
+    assert not output.err.strip()  # rich before 14.3 ends a bar that is not shown with an empty line
     assert (told["cases"], told["was_complete"], told["left_out"]) == (3, False, ["readme.txt"])
     (row,) = told["classes"]
     assert (row["class"], row["cases"], row["displacement_mm"]) == (255, 3, None)
@@ -58,7 +58,8 @@ def test_summary_as_json(masks, tmp_path, capsys):
 
 def test_quiet_run_prints_nothing(masks, tmp_path, capsys):
     assert run("simulate", masks, tmp_path / "out", *NOISE, "--quiet") == 0
-    assert capsys.readouterr() == ("", "")
+    output = capsys.readouterr()
+    assert (output.out, output.err.strip()) == ("", "")  # rich before 14.3 ends a hidden bar with an empty line
 
 
 def test_every_option_reaches_the_noise(masks, tmp_path, capsys):
