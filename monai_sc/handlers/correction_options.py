@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
@@ -20,6 +19,7 @@ from monai_sc.functional.bias import REGIONS
 from monai_sc.functional.checks import check_choice
 from monai_sc.functional.distance import METRICS
 from monai_sc.handlers.prediction import predict
+from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.file_grid import file_grid
 
 __all__ = ["CorrectionOptions"]
@@ -104,8 +104,8 @@ class CorrectionOptions:
         affine = getattr(image, "meta", {}).get(MetaKeys.ORIGINAL_AFFINE)
         if affine is None or self.metric == "taxicab":
             return None
-        size = np.linalg.norm(np.asarray(affine, dtype=np.float64)[:-1, :-1], axis=0)[: image.ndim - 1]
-        return tuple((size / size.min()).tolist())
+        size = voxel_size(affine, image.ndim - 1)
+        return tuple(side / min(size) for side in size)
 
     def group(self, case: Mapping[str, Any]) -> str | None:
         """Return the annotator, site or scanner of a case."""

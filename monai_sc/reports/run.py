@@ -13,6 +13,7 @@ from monai.transforms import LoadImage
 from rich.console import Console
 from rich.table import Table
 
+from monai_sc.correction.state import plain
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.dice import dice
 from monai_sc.reports.figures import plot_correction
@@ -139,7 +140,7 @@ def write_report(
     results = summarise_run(
         store, history, reference=json.loads(reference.read_text()) if reference.is_file() else None
     )
-    (folder / "results.json").write_text(json.dumps(_without_nan(results), indent=2) + "\n")
+    (folder / "results.json").write_text(json.dumps(plain(results, nan=False), indent=2) + "\n")
     ids = [str(case["id"]) for case in store.cases]
     if results["kept_round"]:
         changed = {entry["case"]: sum(entry["voxels_changed"]) for entry in store.manifest(results["kept_round"])}
@@ -161,12 +162,3 @@ def write_report(
     print_results(results)
     Console(soft_wrap=True).print(f"Picture: {picture}")
     return picture
-
-
-def _without_nan(value: Any) -> Any:
-    """Return JSON types with ``None`` for ``nan``, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _without_nan(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
