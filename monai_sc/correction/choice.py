@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from monai_sc.functional.distance import has_boundary, signed_distance
 
-__all__ = ["ClassCorrection", "ShiftTable", "choose_correction"]
+__all__ = ["ClassCorrection", "ShiftCounts", "ShiftTable", "choose_correction"]
 
 STEP = 0.25  # between the shifts that are tried, in the unit of the distances
 LEFT = 0.5  # a shift that leaves less of a structure than this is refused, unless clean labels are as much smaller
@@ -50,6 +50,14 @@ class ClassCorrection:
         return cls(**content)
 
 
+class ShiftCounts(NamedTuple):
+    """The voxels of one case and class: of the prediction by shift, those of them in the label, and of the label."""
+
+    predicted: np.ndarray
+    common: np.ndarray
+    true: int
+
+
 class ShiftTable:
     """What each shift would do to the Dice of each clean case, for one class.
 
@@ -59,17 +67,18 @@ class ShiftTable:
     Args:
         reach: largest shift, in the unit of the distances.
         metric: ``"euclidean"`` or ``"taxicab"``.
+        counts: of the cases, from :py:meth:`count`.
     """
 
-    def __init__(self, reach: float, metric: str) -> None:
+    def __init__(self, reach: float, metric: str, counts: Sequence[ShiftCounts] = ()) -> None:
         steps = int(np.floor(reach / STEP))
         self.shifts = STEP * np.arange(-steps, steps + 1)
         self.metric = metric
-        self.predicted: list[np.ndarray] = []  # voxels of the corrected prediction, per shift
-        self.common: list[np.ndarray] = []  # those that the label has too
-        self.true: list[int] = []  # voxels of the label
+        self.predicted = [own.predicted for own in counts]
+        self.common = [own.common for own in counts]
+        self.true = [own.true for own in counts]
 
-    def add(
+    def count(
         self,
         prediction: np.ndarray,
         label: np.ndarray,
@@ -77,8 +86,8 @@ class ShiftTable:
         spacing: Sequence[float] | None,
         ignored: np.ndarray | None,
         unit: float = 1.0,
-    ) -> None:
-        """Add a case: boolean masks ``(*spatial)``; a distance of 1 counts as ``unit``."""
+    ) -> ShiftCounts:
+        """Count the voxels of a case: boolean masks ``(*spatial)``; a distance of 1 counts as ``unit``."""
         counted = np.ones(label.shape, dtype=bool) if ignored is None else ~ignored
         if has_boundary(prediction[None])[0]:
             phi = np.asarray(signed_distance(prediction[None], metric=self.metric, spacing=spacing, origin="face"))[0]
@@ -86,13 +95,13 @@ class ShiftTable:
             first = np.searchsorted(self.shifts, unit * phi[counted].ravel())
             size = len(self.shifts) + 1
             within = label[counted].ravel()
-            self.predicted.append(np.bincount(first, minlength=size).cumsum()[:-1])
-            self.common.append(np.bincount(first[within], minlength=size).cumsum()[:-1])
+            predicted = np.bincount(first, minlength=size).cumsum()[:-1]
+            common = np.bincount(first[within], minlength=size).cumsum()[:-1]
         else:  # nothing to move
             same = np.ones(len(self.shifts), dtype=np.int64)
-            self.predicted.append(same * int((prediction & counted).sum()))
-            self.common.append(same * int((prediction & label & counted).sum()))
-        self.true.append(int((label & counted).sum()))
+            predicted = same * int((prediction & counted).sum())
+            common = same * int((prediction & label & counted).sum())
+        return ShiftCounts(predicted, common, int((label & counted).sum()))
 
     @property
     def floor(self) -> float:

@@ -11,7 +11,7 @@ from monai.config import NdarrayOrTensor
 
 from monai_sc.correction.cases import CleanCases
 from monai_sc.correction.choice import ClassCorrection, choose_correction
-from monai_sc.correction.evidence import gather_evidence, logit_dice, shifts_of_groups
+from monai_sc.correction.evidence import Exchange, gather_evidence, logit_dice, shifts_of_groups
 from monai_sc.correction.exclusive import exclusive_map, take_back_losers
 from monai_sc.correction.format import LabelFormat
 from monai_sc.correction.move import corrected_scores
@@ -129,6 +129,7 @@ class SpatialCorrector:
         spacing: Spacing | Iterable[Spacing] = None,
         groups: Sequence[Hashable] | None = None,
         ignore: Iterable[NdarrayOrTensor | None] | None = None,
+        exchange: Exchange = list,
     ) -> SpatialCorrector:
         """Measure the bias on clean cases, and choose the correction.
 
@@ -140,6 +141,9 @@ class SpatialCorrector:
             groups: name of the annotator, site or scanner of each case; each gets a shift of its own, drawn toward the
                 common one (:py:func:`monai_sc.functional.grouped_bias`).
             ignore: for each case a mask ``(channels or 1, *spatial)`` of voxels that do not count, or ``None``.
+            exchange: where several processes measure a part of the cases each, a function that is given a list with
+                one entry per case of this process, and returns the entries of all, in the order of all cases. It is
+                called several times, as often in every process, and all end with the same correction.
 
         Returns:
             This corrector.
@@ -153,12 +157,16 @@ class SpatialCorrector:
                     f"{name} must be a list or another collection that can be read twice, got an iterator."
                 )
         cases = CleanCases(self.format, predictions, labels, spacing, ignore)
-        evidence = gather_evidence(cases, metric=self.metric, region=self.region, max_shift=self.max_shift)
+        evidence = gather_evidence(
+            cases, metric=self.metric, region=self.region, max_shift=self.max_shift, exchange=exchange
+        )
         self.num_clean = len(evidence.dice)
         self.bias = boundary_bias(evidence.displacements, tolerance=self.tolerance)
         gammas = {"auto": GAMMAS, "logit": (self.gamma,)}.get(self.representation, ())
         floors = [table.floor for table in evidence.tables]
-        by_logit = logit_dice(cases, self.bias.mean, gammas, floors, metric=self.metric, max_shift=self.max_shift)
+        by_logit = logit_dice(
+            cases, self.bias.mean, gammas, floors, metric=self.metric, max_shift=self.max_shift, exchange=exchange
+        )
         self.corrections, self.rates, self.rules = [], [], []
         for k, table in enumerate(evidence.tables):
             correction = choose_correction(
@@ -178,10 +186,10 @@ class SpatialCorrector:
             self.rules.append(rule)
         self.group_shifts = {}
         if groups is not None:
-            self.group_shifts, self.corrections = shifts_of_groups(evidence, groups, self.corrections)
+            self.group_shifts, self.corrections = shifts_of_groups(evidence, exchange([*groups]), self.corrections)
         self.shapes = [None] * len(self.class_names)
         if self.representation == "auto":
-            take_back_losers(self, cases, groups)
+            take_back_losers(self, cases, groups, exchange)
             self.refused = [0] * len(self.class_names)  # only cases that are corrected later count
         return self
 
@@ -243,7 +251,7 @@ class SpatialCorrector:
         size = check_spacing(spacing, logits.ndim - 1)
         scores = np.empty(logits.shape, dtype=np.float32)
         for k, (correction, rule) in enumerate(zip(self.corrections, self.rules, strict=True)):
-            shift = self._shift(k, group)
+            shift = self.shift(k, group)
             scores[k], refused = corrected_scores(logits[k], correction, shift, rule, size=size, metric=self.metric)
             self.refused[k] += refused
         return scores
@@ -385,7 +393,8 @@ class SpatialCorrector:
         forget_bias(self, num_clean)
         return self
 
-    def _shift(self, k: int, group: Hashable | None) -> float:
+    def shift(self, k: int, group: Hashable | None = None) -> float:
+        """Return by how much the boundaries of class ``k`` are moved in cases of a group; negative shrinks."""
         shift = self.corrections[k].shift
         if group is not None and str(group) in self.group_shifts and self.corrections[k].representation != "none":
             shift = self.group_shifts[str(group)][k]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from monai_sc.correction.cases import CleanCases
-from monai_sc.correction.choice import ClassCorrection, ShiftTable
+from monai_sc.correction.choice import ClassCorrection, ShiftCounts, ShiftTable
 from monai_sc.correction.move import measure, voxel_volume
 from monai_sc.correction.presence import presence_features
 from monai_sc.functional.bias import boundary_displacement, grouped_bias
 from monai_sc.functional.correction import correct_boundary
 from monai_sc.functional.dice import dice
 
-__all__ = ["Evidence", "gather_evidence", "logit_dice"]
+__all__ = ["Evidence", "Exchange", "gather_evidence", "logit_dice"]
+
+Exchange = Callable[[list[Any]], list[Any]]
+"""Given what a process measured, one entry per case of its own, it returns that of all processes, in one order."""
 
 REACH = 30.0  # voxels: largest shift that is tried
 
@@ -58,42 +63,68 @@ class Evidence:
         return float(self.dice[present, k].mean()) if present.any() else 0.0
 
 
-def gather_evidence(cases: CleanCases, *, metric: str, region: str, max_shift: float | None) -> Evidence:
+class _CaseEvidence(NamedTuple):
+    """What one case shows: entries ``(classes,)`` and ``(classes, features)`` of the arrays of :py:class:`Evidence`."""
+
+    displacement: np.ndarray
+    dice: np.ndarray
+    features: np.ndarray
+    present: np.ndarray
+    counts: Sequence[ShiftCounts]
+
+
+def gather_evidence(
+    cases: CleanCases, *, metric: str, region: str, max_shift: float | None, exchange: Exchange
+) -> Evidence:
     """Return what the clean cases show, from one pass over them.
 
     Args:
-        cases: the clean cases.
+        cases: the clean cases, of which a process may have a part.
         metric: of the distances.
         region: of the bias.
         max_shift: no larger shift is tried.
+        exchange: with the other processes.
 
     Raises:
         ValueError: when there is no case, or a case does not fit.
     """
-    displacements, dices, features, present = [], [], [], []
-    tables: list[ShiftTable] = []
-    for logits, masks, left_out, size in cases:
-        if not tables:
-            reach = REACH * (min(size) if size is not None else 1.0)
-            reach = reach if max_shift is None else min(max_shift, reach)
-            tables = [ShiftTable(reach, metric) for _ in logits]
+    # The largest shift that is tried follows from the first case of all, which another process may have.
+    rest = iter(cases)
+    first = [*itertools.islice(rest, 1)]
+    sizes = exchange([1.0 if size is None else min(size) for *_, size in first])
+    if not sizes:
+        raise ValueError("predictions must hold at least one clean case, got none.")
+    reach = REACH * sizes[0] if max_shift is None else min(max_shift, REACH * sizes[0])
+    own = []
+    for logits, masks, left_out, size in itertools.chain(first, rest):
         predicted = logits >= 0
         sides, length = measure(size, metric)
         displacement = boundary_displacement(
             predicted, masks, region=region, metric=metric, spacing=sides, ignore=left_out
         )
-        displacements.append(length * displacement)
-        for k, table in enumerate(tables):
-            ignored = None if left_out is None else left_out[k]
-            table.add(predicted[k], masks[k], spacing=sides, unit=length, ignored=ignored)
+        counts = []
+        for k, channel in enumerate(predicted):
+            table, ignored = ShiftTable(reach, metric), None if left_out is None else left_out[k]
+            counts.append(table.count(channel, masks[k], spacing=sides, unit=length, ignored=ignored))
         counted = logits if left_out is None else np.where(left_out, -np.inf, logits)
-        features.append([presence_features(channel, voxel=voxel_volume(size)) for channel in counted])
         inside = masks if left_out is None else masks & ~left_out
-        present.append(inside.reshape(len(inside), -1).any(axis=1))
-        dices.append(dice(predicted, masks, left_out))
-    if not displacements:
-        raise ValueError("predictions must hold at least one clean case, got none.")
-    return Evidence(np.stack(displacements), np.stack(dices), np.array(features), np.array(present), tables)
+        own.append(
+            _CaseEvidence(
+                displacement=length * displacement,
+                dice=dice(predicted, masks, left_out),
+                features=np.array([presence_features(channel, voxel=voxel_volume(size)) for channel in counted]),
+                present=np.asarray(inside.reshape(len(inside), -1).any(axis=1)),
+                counts=counts,
+            )
+        )
+    rows: list[_CaseEvidence] = exchange(own)
+    return Evidence(
+        np.stack([row.displacement for row in rows]),
+        np.stack([row.dice for row in rows]),
+        np.stack([row.features for row in rows]),
+        np.stack([row.present for row in rows]),
+        [ShiftTable(reach, metric, [row.counts[k] for row in rows]) for k in range(len(rows[0].counts))],
+    )
 
 
 def logit_dice(
@@ -104,6 +135,7 @@ def logit_dice(
     *,
     metric: str,
     max_shift: float | None,
+    exchange: Exchange,
 ) -> dict[float, np.ndarray]:
     r"""Return by :math:`\gamma` the Dice ``(cases, classes)`` of the ``"logit"`` correction by the bias of all cases.
 
@@ -114,6 +146,7 @@ def logit_dice(
         floors: of each class, the part of a prediction that must be left, else it is not corrected.
         metric: of the distances.
         max_shift: no boundary moves farther.
+        exchange: with the other processes.
     """
     shifts = np.nan_to_num(bias)
     found: dict[float, list[np.ndarray]] = {gamma: [] for gamma in gammas}
@@ -136,7 +169,7 @@ def logit_dice(
                 if moved[k].sum() < floor * predicted[k].sum():
                     moved[k] = predicted[k]
             values.append(dice(moved, masks, left_out))
-    return {gamma: np.stack(values) for gamma, values in found.items()}
+    return {gamma: np.stack(exchange(values)) for gamma, values in found.items()}
 
 
 def shifts_of_groups(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from monai_sc.correction.cases import CleanCases
+from monai_sc.correction.evidence import Exchange
 from monai_sc.functional.correction import exclusive_label
 from monai_sc.functional.dice import dice
 
@@ -31,10 +32,18 @@ def exclusive_map(masks: np.ndarray, scores: np.ndarray, logits: np.ndarray) -> 
     return exclusive_label(np.concatenate([np.zeros_like(claims[:1]), claims]), logits)
 
 
-def take_back_losers(corrector: SpatialCorrector, cases: CleanCases, groups: Sequence[Hashable] | None) -> None:
+def take_back_losers(
+    corrector: SpatialCorrector, cases: CleanCases, groups: Sequence[Hashable] | None, exchange: Exchange
+) -> None:
     """Take back corrections whose classes lose when all is done to the clean cases, until none does.
 
     They can lose since each was chosen alone, where classes exclude each other, or groups have shifts of their own.
+
+    Args:
+        corrector: whose corrections and rules may change.
+        cases: the clean cases, of which a process may have a part.
+        groups: of each of them.
+        exchange: with the other processes.
     """
     corrections, rules = corrector.corrections, corrector.rules
     for _ in corrector.class_names:
@@ -44,15 +53,16 @@ def take_back_losers(corrector: SpatialCorrector, cases: CleanCases, groups: Seq
         ]
         if not any(changed):
             break
-        before, after = [], []
+        rows = []
         for index, (logits, masks, left_out, size) in enumerate(cases):
             raw = cases.raw(index) if corrector.output == "softmax" else logits
             group = None if groups is None else groups[index]
-            before.append(dice(corrector.format.predicted(raw), masks, left_out))
+            predicted = corrector.format.predicted(raw)
             scores = corrector.scores_of_logits(logits, spacing=size, group=group)
-            after.append(dice(corrector.label_of_scores(scores, logits=raw), masks, left_out))
-        uncorrected = np.mean(before, axis=0)
-        lost = np.mean(after, axis=0) - uncorrected
+            corrected = corrector.label_of_scores(scores, logits=raw)
+            rows.append((dice(predicted, masks, left_out), dice(corrected, masks, left_out)))
+        uncorrected, after = np.mean(exchange(rows), axis=0)
+        lost = after - uncorrected
         if (lost >= 0).all():
             break
         worst = int(np.argmin(np.where(changed, lost, np.inf)))

@@ -1,16 +1,24 @@
-"""Files that are on the disk when a function returns."""
+"""Files that are on the disk when a function returns, and folders that one process at a time writes into."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["sync_folder", "write_synced"]
+__all__ = ["claim_folder", "release_folder", "sha256", "sync_folder", "write_synced"]
+
+LOCK = ".lock"
+
+# Of the folders that this process has claimed, how often, and the open lock file: closing any other descriptor of that
+# file would give the lock up.
+_claims: dict[Path, tuple[int, int]] = {}
 
 
 def write_synced(path: Path, text: str) -> None:
     """Write a file, and flush it to the disk."""
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -23,3 +31,49 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def claim_folder(folder: Path) -> None:
+    """Keep other processes from claiming a folder, until this one releases it as often as it claimed it, or ends.
+
+    The lock is one of ``fcntl.lockf``: it works on network disks too, and child processes do not inherit it. Where a
+    disk or a system has no locks, nothing is locked.
+
+    Raises:
+        ValueError: when another process has claimed it.
+        OSError: when the folder cannot be written to.
+    """
+    key = folder.resolve()
+    number, descriptor = _claims.get(key, (0, -1))
+    if not number:
+        descriptor = os.open(key / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            import fcntl  # not on every system
+
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(descriptor)
+            raise ValueError(f"Another process writes into {folder} right now; wait for it, or stop it.") from None
+        except (ImportError, OSError):
+            pass
+    _claims[key] = (number + 1, descriptor)
+
+
+def release_folder(folder: Path) -> None:
+    """Take back one claim of this process; without one, nothing happens."""
+    key = folder.resolve()
+    number, descriptor = _claims.pop(key, (0, -1))
+    if number > 1:
+        _claims[key] = (number - 1, descriptor)
+    elif number == 1:
+        with suppress(OSError):
+            os.close(descriptor)

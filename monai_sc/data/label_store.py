@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -15,19 +14,20 @@ from typing import Any
 import numpy as np
 from monai.config import PathLike
 from monai.data import MetaTensor
-from monai.transforms import LoadImage, Randomizable, Transform
+from monai.transforms import LoadImage, Transform
 from monai.utils import MetaKeys
-from rich.progress import track
 
 from monai_sc.data.cases import Case, check_cases, check_name, files_of
-from monai_sc.data.durable import sync_folder, write_synced
-from monai_sc.data.label_files import WRITABLE, file_suffix, write_label_like
-from monai_sc.functional import case_seed
-from monai_sc.functional.checks import binary_mask
+from monai_sc.data.durable import claim_folder, release_folder, sha256, sync_folder, write_synced
+from monai_sc.data.export import export_datalist, export_labels
+from monai_sc.data.label_files import WRITABLE, file_suffix
+from monai_sc.data.round_writer import MANIFEST, RoundWriter
+from monai_sc.data.simulated_round import simulate_round
 from monai_sc.functional.dice import dice
+from monai_sc.parallel import gather, is_main
 from monai_sc.transforms import LoadLabel
 
-__all__ = ["LabelStore", "RoundWriter"]
+__all__ = ["LabelStore"]
 
 
 class LabelStore:
@@ -35,46 +35,64 @@ class LabelStore:
 
     Round 0 is the labels that were given, which stay where they are and are only read; or, after
     :py:meth:`simulate`, noisy versions of them. Each later round is a folder ``round-NNN`` with one folder per case,
-    whose files have the type, shape, dtype, geometry and foreground value of the case's own label files::
+    whose files have the type, shape, dtype, geometry and values of the case's own label files::
 
         round-001/round.json       what was done: the parameters of the round
-        round-001/manifest.jsonl   one line per case: files, sources with SHA-256, voxels changed, Dice to before
-        round-001/CASE/CLASS.png
+        round-001/manifest.jsonl   one line per case: files, sources with SHA-256, what was done, what it changed
+        round-001/CASE/CLASS.png   (CASE/label.png where labels are maps)
         current.json               the round that is in force
 
-    A round is written under a temporary name, flushed and renamed, so that it is there whole or not at all.
+    A round is written under a temporary name, flushed and renamed, so that it is there whole or not at all. In a
+    training of several processes, which must see one disk, each writes some cases of a round.
 
     Args:
         root: the folder; made if it does not exist.
         cases: dictionaries with ``id``, ``image`` and ``label`` (a file, or one per class); optionally ``clean_label``
-            (for reports only) and ``foreground`` (the value of the foreground in the files, 1 if absent).
-        class_names: one per label file of a case; ``class_0`` and so on by default.
+            (for reports only), ``trusted``, and ``foreground`` (the value of the foreground in the files, 1 if
+            absent). What :py:func:`monai_sc.data.usable_cases` left out is kept as ``skipped``, for reports.
+        class_names: one per label file of a case, or per value of ``values``; ``class_0`` and so on by default.
+        values: the values of the classes, where labels are maps: one file per case, whose voxels have one value each,
+            0 for the background.
+        config_version: of the configuration that the rounds are made with, such as that of a bundle; for the manifest.
 
     Raises:
-        ValueError: when the case list is not sound (see :py:func:`monai_sc.data.check_cases`), ``class_names`` does
-            not fit it, or a file of a case lies in ``root``.
+        ValueError: when the case list is not sound (see :py:func:`monai_sc.data.check_cases`), ``class_names`` or
+            ``values`` do not fit it, or a file of a case lies in ``root``.
         KeyError: when a case lacks a key.
         FileNotFoundError: when a file of a case does not exist.
     """
 
     def __init__(
-        self, root: PathLike, cases: Sequence[Mapping[str, Any]], *, class_names: Sequence[str] | None = None
+        self,
+        root: PathLike,
+        cases: Sequence[Mapping[str, Any]],
+        *,
+        class_names: Sequence[str] | None = None,
+        values: Sequence[int] | None = None,
+        config_version: str | None = None,
     ) -> None:
         check_cases(cases)
         self.root = Path(root)
         self._refuse_unfit_files(cases)
         self.cases: list[Case] = [dict(case) for case in cases]
-        num_classes = len(files_of(self.cases[0]))
+        self.skipped: dict[str, str] = dict(getattr(cases, "skipped", {}))
+        self.values = None if values is None else list(values)
+        self.config_version = config_version
+        num_files = len(files_of(self.cases[0]))
+        if self.values is not None and num_files != 1:
+            raise ValueError(f"values are of labels with one file per case, got {num_files} files.")
+        num_classes = num_files if self.values is None else len(self.values)
         self.class_names = [f"class_{k}" for k in range(num_classes)] if class_names is None else list(class_names)
         if len(self.class_names) != num_classes or len(set(self.class_names)) != num_classes:
             raise ValueError(
-                f"class_names must be one name per label file of a case ({num_classes}), all different, "
-                f"got {self.class_names}."
+                f"class_names must be one name per {'label file of a case' if self.values is None else 'value'} "
+                f"({num_classes}), all different, got {self.class_names}."
             )
         for name in self.class_names:
             check_name(name, "A class name")
         self._last: tuple[Any, Any] = (None, None)
         self._loaders: dict[float, LoadLabel] = {}
+        self._loader({})  # which refuses unfit values
         self._case_of = {str(case["id"]): case for case in self.cases}
         self._position_of = {name: position for position, name in enumerate(self._case_of)}
         self.root.mkdir(parents=True, exist_ok=True)
@@ -87,6 +105,11 @@ class LabelStore:
         """The numbers of the rounds that are complete, 0 always among them."""
         names = (f.name for f in self.root.glob("round-*") if (f / "round.json").is_file())
         return sorted({0, *(int(name[6:]) for name in names if re.fullmatch(r"round-\d{3,}", name))})
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether round 0 was made noisy here."""
+        return self._folder(0).is_dir()
 
     @property
     def current(self) -> int:
@@ -102,26 +125,24 @@ class LabelStore:
         Raises:
             ValueError: when there is no such round.
         """
-        number = self._checked(self.current if number is None else number)
-        simulated = self._folder(0).is_dir()
+        number = self._chosen(number)
+        simulated = self.is_simulated
         datalist = []
         for case in self.cases:
             case = dict(case)
             if simulated:
                 case.setdefault("clean_label", case["label"])
             if number or simulated:
-                files = [str(file) for file in self._files(self._folder(number), case)]
+                files = [str(file) for file in self.files(self._folder(number), case)]
                 case["label"] = files[0] if isinstance(case["label"], (str, Path)) else files
             datalist.append(case)
         return datalist
 
     def read(self, case_id: str, number: int | None = None) -> np.ndarray:
         """Return the label of a case in a round, by default the current one, as booleans ``(classes, *spatial)``."""
-        number = self._checked(self.current if number is None else number)
-        case = self._case_of[case_id]
-        given = number == 0 and not self._folder(0).is_dir()
-        files = files_of(case) if given else self._files(self._folder(number), case)
-        return np.asarray(self._load(files, case).numpy() > 0)
+        number = self._chosen(number)
+        case = self.case(case_id)
+        return np.asarray(self.load(self.label_files(number, case), case).numpy() > 0)
 
     def read_trusted(self, case_id: str) -> np.ndarray | None:
         """Return where the labels of a case are to be trusted ``(classes, *spatial)``, ``None`` where nothing says so.
@@ -145,10 +166,10 @@ class LabelStore:
     def read_clean(self, case_id: str) -> np.ndarray | None:
         """Return the clean label of a case ``(classes, *spatial)``, ``None`` where it is not known."""
         case = self._case_of[case_id]
-        key = "clean_label" if "clean_label" in case else "label" if self._folder(0).is_dir() else None
+        key = "clean_label" if "clean_label" in case else "label" if self.is_simulated else None
         if key is None:
             return None
-        return np.asarray(LoadLabel(foreground=case.get("foreground", 1))(files_of(case, key)).numpy() > 0)
+        return np.asarray(self._loader(case)(files_of(case, key)).numpy() > 0)
 
     def check_grid(self, case_id: str, shape: Sequence[int], affine: np.ndarray) -> None:
         """Refuse a label for a case whose grid is not that of the case's label files.
@@ -159,10 +180,8 @@ class LabelStore:
             ValueError: when the shape or the affine differs.
             KeyError: when the store has no such case.
         """
-        if case_id not in self._case_of:
-            raise KeyError(f"case_id must be that of a case in the store, got {case_id!r}.")
-        case = self._case_of[case_id]
-        label = self._load(files_of(case), case)
+        case = self.case(case_id)
+        label = self.load(files_of(case), case)
         if tuple(shape) != tuple(label.shape[1:]):
             raise ValueError(
                 f"Image and label files of case {case_id!r} must have the same shape, "
@@ -188,40 +207,120 @@ class LabelStore:
 
     def manifest(self, number: int) -> list[dict[str, Any]]:
         """Return the manifest of a round that was written, one dictionary per case."""
-        lines = (self._folder(self._checked(number)) / "manifest.jsonl").read_text().splitlines()
+        lines = (self._folder(self._checked(number)) / MANIFEST).read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
+
+    def diff(self, first: int, second: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield for each case what differs between two rounds, one case in memory at a time.
+
+        Args:
+            first: number of a round.
+            second: of the other one, by default the current one.
+
+        Returns:
+            Dictionaries with ``case``, and ``voxels_changed`` and ``dice``, lists with one entry per class.
+
+        Raises:
+            ValueError: when there is no such round.
+        """
+        numbers = [self._checked(first), self._chosen(second)]
+        for case_id in self._case_of:
+            one, other = (self.read(case_id, number) for number in numbers)
+            changed = (one != other).sum(axis=tuple(range(1, one.ndim)))
+            yield {"case": case_id, "voxels_changed": changed.tolist(), "dice": dice(one, other).tolist()}
+
+    def export(self, out: PathLike, number: int | None = None) -> Path:
+        """Copy the labels of a round into a plain folder: ``ID.nii.gz``, in a folder for each class if there are more.
+
+        Args:
+            out: a new or empty folder; it is there whole, or not at all.
+            number: of the round, by default the current one.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ValueError: when there is no such round, or ``out`` is no new or empty folder.
+            OSError: when it cannot be written; nothing is left.
+        """
+        return export_labels(self, Path(out), self._chosen(number))
+
+    def export_datalist(self, file: PathLike, number: int | None = None) -> Path:
+        """Write the cases with the labels of a round as a data list of MONAI, for ``load_decathlon_datalist``.
+
+        Args:
+            file: a new JSON file; its list is ``training``, its paths are absolute.
+            number: of the round, by default the current one.
+
+        Raises:
+            ValueError: when there is no such round, the file exists, or a case holds what JSON cannot.
+        """
+        return export_datalist(self, Path(file), self._chosen(number))
+
+    def changed_sources(self) -> list[Path]:
+        """Return the label files that were given and have changed, or are gone, since the last round was written.
+
+        A file whose size and time are as they were is taken for unchanged; else its SHA-256 decides.
+        """
+        written = [number for number in self.rounds if self._folder(number).is_dir()]
+        changed = []
+        for entry in self.manifest(written[-1]) if written else []:
+            for source in entry["sources"]:
+                path = Path(source["path"])
+                if not path.is_file():
+                    changed.append(path)
+                    continue
+                state = path.stat()
+                same = (state.st_size, state.st_mtime_ns) == (source["size"], source["mtime_ns"])
+                if not same and sha256(path) != source["sha256"]:
+                    changed.append(path)
+        return changed
+
+    def claim(self) -> None:
+        """Keep other processes from writing rounds, until :py:meth:`release` or the end of this process.
+
+        Raises:
+            ValueError: when another process has claimed the store.
+        """
+        claim_folder(self.root)
+
+    def release(self) -> None:
+        """Let other processes write rounds again."""
+        release_folder(self.root)
 
     def restore(self, number: int) -> None:
         """Put a round in force. No round is deleted by it.
 
         Raises:
-            ValueError: when there is no such round.
+            ValueError: when there is no such round, or another process writes into the store.
         """
-        partial = self.root / ".current.json.partial"
-        write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
-        partial.replace(self.root / "current.json")
-        sync_folder(self.root)
+        with self._claimed():
+            partial = self.root / ".current.json.partial"
+            write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
+            partial.replace(self.root / "current.json")
+            sync_folder(self.root)
 
     def discard(self, number: int) -> None:
         """Delete a round that was written here. Round 0 and the originals cannot be discarded.
 
         Raises:
-            ValueError: when ``number`` is 0 or there is no such round.
+            ValueError: when ``number`` is 0, there is no such round, or another process writes into the store.
         """
         if self._checked(number) == 0:
             raise ValueError("number must be at least 1, got 0: round 0 is the labels that were given.")
-        if self.current == number:
-            self.restore(max(r for r in self.rounds if r < number))
-        self._last = (None, None)
-        doomed = self._folder(number)
-        doomed = doomed.rename(self._partial(number))
-        shutil.rmtree(doomed)
+        with self._claimed():
+            if self.current == number:
+                self.restore(max(r for r in self.rounds if r < number))
+            self._last = (None, None)
+            doomed = self._folder(number).rename(self._partial(number))
+            shutil.rmtree(doomed)
 
     @contextmanager
     def write_round(self, number: int, record: Mapping[str, Any], *, previous: int = 0) -> Iterator[RoundWriter]:
         """Write a whole round, and put it in force: in a ``with`` block, ``write`` every case once.
 
-        If the block raises, or leaves out a case, nothing of the round stays.
+        If the block raises, or leaves out a case, nothing of the round stays. In a training of several processes each
+        enters the block, and writes its own cases.
 
         Args:
             number: of the new round.
@@ -229,40 +328,42 @@ class LabelStore:
             previous: the round that the new labels are compared with.
 
         Raises:
-            ValueError: when the round exists already, there is no round ``previous``, or cases are missing at the end.
+            ValueError: when the round exists already, there is no round ``previous``, cases are missing at the end, or
+                another process writes into the store.
+            OSError: when the disk cannot take it.
         """
         self._checked(previous)
         final, partial = self._folder(number), self._partial(number)
         if final.exists():
             raise ValueError(f"number must be that of a new round, got {number}, which {self.root} holds already.")
         self._last = (None, None)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        try:
-            writer = RoundWriter(self, partial, previous)
-            yield writer
-            missing = [name for name in self._case_of if name not in writer.entries]
-            if missing:
-                raise ValueError(
-                    f"A round must hold every case, but {missing[0]!r} and {len(missing) - 1} more are missing."
-                )
-            lines = [json.dumps(writer.entries[name]) for name in self._case_of]
-            write_synced(partial / "manifest.jsonl", "\n".join(lines) + "\n")
-            content = {
-                **record,
-                "round": number,
-                "previous": previous,
-                "classes": self.class_names,
-                "monai_sc": version("monai-sc"),
-            }
-            write_synced(partial / "round.json", json.dumps(content, indent=2) + "\n")
-            sync_folder(partial)
-            partial.rename(final)
-            sync_folder(self.root)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        self.restore(number)
+        gather()  # all have looked
+        versions = {"monai_sc": version("monai-sc"), "config": self.config_version}
+        with self._claimed():
+            try:
+                if is_main():
+                    shutil.rmtree(partial, ignore_errors=True)
+                    partial.mkdir(parents=True)
+                gather()
+                writer = RoundWriter(self, partial, previous, versions)
+                yield writer
+                gather()
+                if is_main():
+                    numbers = {"round": number, "previous": previous, "classes": self.class_names}
+                    writer.finish({**record, **numbers, **versions})
+                    partial.rename(final)
+                    sync_folder(self.root)
+                    self.restore(number)
+                gather()
+            except BaseException as error:
+                if is_main():
+                    shutil.rmtree(partial, ignore_errors=True)
+                if isinstance(error, OSError):
+                    raise OSError(
+                        f"Round {number} could not be written to {self.root}: {error.strerror or error}. Nothing of it "
+                        "was kept, and the labels in force are as they were; the same command goes on from there."
+                    ) from error
+                raise
 
     def simulate(self, noise: Transform | None, *, seed: int = 0, progress: bool = True) -> LabelStore:
         """Write round 0: the given labels made noisy, once, each case by a draw that depends on seed and id alone.
@@ -282,35 +383,57 @@ class LabelStore:
             TypeError: when ``noise`` is not ``Randomizable``.
             ValueError: when the store holds another round 0, or later rounds made from one.
         """
-        draw: Any = noise
-        if noise is not None and not isinstance(noise, Randomizable):
-            raise TypeError(f"noise must be a Randomizable array transform or None, got {type(noise).__name__}.")
-        exists = self._folder(0).is_dir()
-        told = self.record(0).get("noise") if exists else None
-        described = None if noise is None else {**describe(noise), "seed": seed}
-        if told == described:
-            return self
-        if exists or self.rounds != [0]:
-            raise ValueError(
-                f"{self.root} holds labels that were made with the noise {told}, and {described} was asked for; "
-                "choose another folder for this run."
-            )
-        with self.write_round(0, {"noise": described}) as writer:
-            for case in track(self.cases, "Simulating label noise", disable=not progress):
-                draw.set_random_state(seed=case_seed(seed, str(case["id"])) % 2**32)
-                label = LoadLabel(foreground=case.get("foreground", 1))(files_of(case))
-                writer.write(str(case["id"]), np.asarray(draw(label.numpy())) > 0)
+        simulate_round(self, noise, seed=seed, progress=progress)
         return self
 
-    def _load(self, files: Sequence[Path], case: Mapping[str, Any]) -> MetaTensor:
+    def case(self, case_id: str) -> Case:
+        """Return a case, as it was given.
+
+        Raises:
+            KeyError: when the store has no such case.
+        """
+        if case_id not in self._case_of:
+            raise KeyError(f"case_id must be that of a case in the store, got {case_id!r}.")
+        return self._case_of[case_id]
+
+    def files(self, folder: Path, case: Mapping[str, Any]) -> list[Path]:
+        """Return the files that the label of a case has in the folder of a round."""
+        sources = files_of(case)
+        names = self.class_names if self.values is None else ["label"]
+        return [
+            folder / str(case["id"]) / f"{name}{file_suffix(source)}"
+            for name, source in zip(names, sources, strict=True)
+        ]
+
+    def load(self, files: Sequence[Path], case: Mapping[str, Any]) -> MetaTensor:
         """Return a label as it lies on the disk; the last one is kept, since a case is read several times in a row."""
-        foreground = case.get("foreground", 1)
-        key = (tuple(files), foreground)
+        key = (tuple(files), case.get("foreground", 1))
         if self._last[0] != key:
-            self._loaders.setdefault(foreground, LoadLabel(foreground=foreground))
-            self._last = (key, self._loaders[foreground](list(files)))
+            self._last = (key, self._loader(case)(list(files)))
         label: MetaTensor = self._last[1]
         return label
+
+    def label_files(self, number: int, case: Mapping[str, Any]) -> list[Path]:
+        """Return the files with the label of a case in a round: in round 0 those that were given, or simulated."""
+        given = number == 0 and not self.is_simulated
+        return files_of(case) if given else self.files(self._folder(number), case)
+
+    def _loader(self, case: Mapping[str, Any]) -> LoadLabel:
+        foreground = case.get("foreground", 1)
+        if foreground not in self._loaders:
+            self._loaders[foreground] = LoadLabel(foreground=foreground, values=self.values)
+        return self._loaders[foreground]
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        if not is_main():
+            yield
+            return
+        self.claim()
+        try:
+            yield
+        finally:
+            self.release()
 
     def _refuse_other_labels(self, number: int) -> None:
         classes = self.record(number)["classes"]
@@ -347,71 +470,11 @@ class LabelStore:
             raise ValueError(f"number must be one of the rounds {self.rounds} in {self.root}, got {number}.")
         return number
 
+    def _chosen(self, number: int | None) -> int:
+        return self._checked(self.current if number is None else number)
+
     def _folder(self, number: int) -> Path:
         return self.root / f"round-{number:03d}"
 
     def _partial(self, number: int) -> Path:
         return self.root / f".round-{number:03d}.partial"
-
-    def _files(self, folder: Path, case: Mapping[str, Any]) -> list[Path]:
-        sources = files_of(case)
-        return [
-            folder / str(case["id"]) / f"{name}{file_suffix(source)}"
-            for name, source in zip(self.class_names, sources, strict=True)
-        ]
-
-
-class RoundWriter:
-    """Writes the cases of one round; made by :py:meth:`LabelStore.write_round`."""
-
-    def __init__(self, store: LabelStore, folder: Path, previous: int) -> None:
-        self.store = store
-        self.folder = folder
-        self.previous = previous
-        self.entries: dict[str, dict[str, Any]] = {}
-
-    def write(self, case_id: str, label: np.ndarray) -> list[int]:
-        """Write the label of one case, and return how many voxels of each class differ from the previous round.
-
-        Args:
-            case_id: of a case of the store.
-            label: ``(classes, *spatial)``, 0 and 1 only, on the grid of the case's own label files.
-
-        Raises:
-            KeyError: when the store has no such case.
-            ValueError: when ``label`` is not binary or has another shape than the case's label.
-        """
-        if case_id not in self.store._case_of:
-            raise KeyError(f"case_id must be that of a case in the store, got {case_id!r}.")
-        case = self.store._case_of[case_id]
-        mask = binary_mask(label)
-        before = self.store.read(case_id, self.previous)
-        if mask.shape != before.shape:
-            raise ValueError(
-                f"label of case {case_id!r} must have the shape of its files, {before.shape}, got {mask.shape}."
-            )
-        sources = files_of(case)
-        files = self.store._files(self.folder, case)
-        files[0].parent.mkdir()
-        for channel, file, source in zip(mask, files, sources, strict=True):
-            write_label_like(channel, file, source, case.get("foreground", 1))
-        if not np.array_equal(self.store._load(files, case).numpy() > 0, mask):
-            raise ValueError(f"{sources[0]} of case {case_id!r} must be of a type that holds a mask without loss.")
-        changed = [int(n) for n in (mask != before).sum(axis=tuple(range(1, mask.ndim)))]
-        self.entries[case_id] = {
-            "case": case_id,
-            "files": [str(file.relative_to(self.folder)) for file in files],
-            "sources": [
-                {"path": str(source), "sha256": hashlib.sha256(source.read_bytes()).hexdigest()} for source in sources
-            ],
-            "voxels_changed": changed,
-            "dice_to_previous": [round(float(d), 6) for d in dice(mask, before)],
-        }
-        return changed
-
-
-def describe(transform: Transform) -> dict[str, Any]:
-    """Return the class and the settings of a transform, as JSON types, without the state of its draws."""
-    settings = {k: v for k, v in vars(transform).items() if k not in ("R", "seed", "_do_transform")}
-    described: dict[str, Any] = json.loads(json.dumps({"name": type(transform).__name__, **settings}))
-    return described

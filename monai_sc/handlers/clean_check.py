@@ -19,6 +19,7 @@ from monai_sc.functional.checks import as_array, check_same_shape
 from monai_sc.functional.dice import dice
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.prediction import ArraysOnDisk
+from monai_sc.parallel import broadcast_state, gather_items, own_part, unwrapped
 
 __all__ = ["check_clean_cases", "nothing_found", "remember_best"]
 
@@ -41,7 +42,7 @@ def nothing_found(fold: int | None, classes: int) -> dict[str, Any]:
 def check_clean_cases(
     engine: SupervisedTrainer, loader: DataLoader, options: CorrectionOptions, description: str
 ) -> tuple[SpatialCorrector, list[float], float]:
-    """Predict the clean cases, and fit a corrector on them.
+    """Predict the clean cases, and fit a corrector on them; each process takes a part, and all get the same result.
 
     Args:
         engine: whose network predicts.
@@ -52,13 +53,19 @@ def check_clean_cases(
     Returns:
         The corrector, the Dice of the uncorrected predictions by class, and the size of a voxel of the files in mm.
     """
+    broadcast_state(engine.network)
+    part, positions = own_part(loader)
+
+    def exchange(items: list[Any]) -> list[Any]:
+        return gather_items(items, positions[: len(items)])
+
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(name, part) for part in ("logits", "labels", "ignore")]
         for folder in folders:
             folder.mkdir()
         logits, labels, ignore = (ArraysOnDisk(folder) for folder in folders)
         spacings, sizes, groups = [], [], []
-        for case, (output,) in options.predict(engine, loader, [engine.network], description):
+        for case, (output,) in options.predict(engine, part, [unwrapped(engine.network)], description):
             spacing, size = options.grid(case["image"])
             if not options.softmax:
                 check_same_shape(output, case["label"], ("The network's output", "the clean label"))
@@ -74,19 +81,27 @@ def check_clean_cases(
             sizes.append(size)
             if options.group_key is not None:
                 groups.append(case[options.group_key])
-        if not len(logits):
+        sizes = exchange(sizes)
+        if not sizes:
             raise ValueError("clean_loader must hold at least one clean case, got none.")
         voxel_mm = float(np.mean(sizes))
         if options.max_shift_mm is not None and math.isnan(voxel_mm):
             raise ValueError("max_shift_mm needs the size of a voxel, which the files do not say; give voxel_mm.")
         corrector = options.corrector(voxel_mm)
         try:
-            corrector.fit(logits, labels, spacing=spacings, groups=groups or None, ignore=ignore)
+            corrector.fit(
+                logits,
+                labels,
+                spacing=spacings,
+                groups=groups if options.group_key is not None else None,
+                ignore=ignore,
+                exchange=exchange,
+            )
         except ValueError as error:
             if "at least one usable case" not in str(error):
                 raise
-            corrector = corrector.without_bias(len(logits))
-        scores = [_uncorrected_dice(corrector, *case) for case in zip(logits, labels, ignore, strict=True)]
+            corrector = corrector.without_bias(len(sizes))
+        scores = exchange([_uncorrected_dice(corrector, *case) for case in zip(logits, labels, ignore, strict=True)])
     if options.representation != "auto":  # as published: under one voxel there is no band, and nothing to move
         _leave_converged(corrector)
     return corrector, np.mean(scores, axis=0).tolist(), voxel_mm
@@ -128,7 +143,7 @@ def remember_best(
         voxel_mm: size of a voxel of the files.
     """
     state = {"epoch": epoch, "corrector": corrector.state_dict(), "clean_dice": clean_dice, "voxel_mm": voxel_mm}
-    weights = deepcopy(network.state_dict())
+    weights = deepcopy(unwrapped(network).state_dict())
     score = float(np.mean([correction.dice_after for correction in corrector.corrections]))
     for k, correction in enumerate(corrector.corrections):
         best = found["classes"][k]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 from monai.inferers import Inferer
 from monai.utils import MetaKeys
+from torch.utils.data import DataLoader
 
 from monai_sc.correction import SpatialCorrector
 from monai_sc.correction.corrector import CHOICES
@@ -60,6 +60,11 @@ class CorrectionOptions:
         if self.max_shift_mm is not None and not self.max_shift_mm >= 0:
             raise ValueError(f"max_shift_mm must be at least 0 or None, got {self.max_shift_mm}.")
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return those options on which the labels depend, as types that a checkpoint may hold."""
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("inferer", "progress")}
+        return {**content, "class_names": list(self.class_names)}
+
     @property
     def softmax(self) -> bool:
         """Whether a voxel has one class only."""
@@ -88,7 +93,7 @@ class CorrectionOptions:
         return corrector
 
     def predict(
-        self, engine: SupervisedTrainer, loader: DataLoader, networks: Sequence[torch.nn.Module], description: str
+        self, engine: SupervisedTrainer, loader: DataLoader[Any], networks: Sequence[torch.nn.Module], description: str
     ) -> Iterator[tuple[dict[str, Any], list[torch.Tensor]]]:
         """Yield every case of ``loader`` with the logits of each network."""
         return predict(engine, loader, networks, inferer=self.inferer, description=description, progress=self.progress)

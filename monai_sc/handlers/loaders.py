@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from monai.data import DataLoader, decollate_batch
+from monai.data import DataLoader, PersistentDataset, decollate_batch
 from monai.transforms import Compose
+
+from monai_sc.data.cases import files_of
 
 __all__ = ["check_loaders"]
 
@@ -16,9 +18,15 @@ def check_loaders(training: Any, clean: DataLoader, relabel: DataLoader) -> dict
 
     Raises:
         TypeError: when a loader or its data set is of another kind than the trainer or the correction needs.
-        ValueError: when a loader is empty.
+        ValueError: when a loader is empty, has persistent workers or loses metadata, or a clean case is one of the
+            training cases.
         KeyError: when a batch lacks a key.
     """
+    if getattr(training, "persistent_workers", False):
+        raise ValueError(
+            "The trainer's data loader must have persistent_workers=False, got True: such workers never see the "
+            "corrected labels."
+        )
     train: Any = getattr(training, "dataset", None)
     if not isinstance(getattr(train, "data", None), Sequence) or not all(
         isinstance(case, Mapping) and "id" in case and "label" in case for case in train.data
@@ -29,9 +37,38 @@ def check_loaders(training: Any, clean: DataLoader, relabel: DataLoader) -> dict
         )
     if not isinstance(getattr(getattr(relabel, "dataset", None), "transform", None), Compose):
         raise TypeError("relabel_loader must be a DataLoader over a MONAI data set with a transform.")
+    for name, loader in (("clean_loader", clean), ("relabel_loader", relabel)):
+        dataset: Any = getattr(loader, "dataset", None)
+        if isinstance(dataset, PersistentDataset) and not getattr(dataset, "track_meta", True):
+            raise ValueError(
+                f"The PersistentDataset of {name} must have track_meta=True (and weights_only=False), got False: it "
+                "loses the size of a voxel and the grid of the file."
+            )
+    _refuse_shared_cases(clean.dataset, train.data)
     _first_batch("clean_loader", clean, ("image", "label"))
     cases: list[dict[str, Any]] = decollate_batch(_first_batch("relabel_loader", relabel, ("id", "image")))
     return cases[0]
+
+
+def _refuse_shared_cases(clean: Any, training: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a clean case that is also trained on, as far as case lists with ids and files tell."""
+    images = {_image_of(case): case["id"] for case in training}
+    for case in getattr(clean, "data", ()):
+        image = _image_of(case) if isinstance(case, Mapping) else None
+        if image is not None and image in images:
+            raise ValueError(
+                f"Clean cases must not be training cases, but {case.get('id', image[0])!r} has the image of "
+                f"{images[image]!r}, {image[0]}: leave it out of one list; the bias would be measured on what the "
+                "network has learnt."
+            )
+
+
+def _image_of(case: Mapping[str, Any]) -> tuple[str, ...] | None:
+    files = case.get("image")
+    try:
+        return tuple(str(file.resolve()) for file in files_of(case, "image")) if files is not None else None
+    except TypeError:  # an array, which was loaded before
+        return None
 
 
 def _first_batch(name: str, loader: DataLoader, keys: tuple[str, ...]) -> Any:

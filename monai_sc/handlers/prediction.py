@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.data import DataLoader, MetaTensor, decollate_batch
+from monai.data import MetaTensor, decollate_batch
 from monai.engines import SupervisedTrainer
 from monai.inferers import Inferer
 from monai.networks.utils import eval_mode
 from rich.progress import track
+from torch.utils.data import DataLoader
+
+from monai_sc.parallel import is_main
 
 __all__ = ["ArraysOnDisk", "predict"]
 
 
 def predict(
     engine: SupervisedTrainer,
-    loader: DataLoader,
+    loader: DataLoader[Any],
     networks: Sequence[torch.nn.Module],
     *,
     inferer: Inferer | None = None,
@@ -32,7 +35,7 @@ def predict(
         ValueError: when an output is not finite.
     """
     inferer = inferer or engine.inferer
-    for batch in track(loader, description, disable=not progress):
+    for batch in track(loader, description, disable=not (progress and is_main())):
         images, _ = engine.prepare_batch(batch, engine.state.device, engine.non_blocking, **engine.to_kwargs)
         outputs = []
         for network in networks:

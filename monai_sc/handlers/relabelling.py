@@ -19,6 +19,7 @@ from monai_sc.correction.state import plain
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.checks import check_same_shape
 from monai_sc.handlers.correction_options import CorrectionOptions
+from monai_sc.parallel import gather, gather_items, own_part, unwrapped
 from monai_sc.transforms.file_grid import invert_to_file
 
 __all__ = ["Relabelling", "fold_of", "to_file_grid"]
@@ -80,11 +81,7 @@ class Relabelling:
         number = record["round"]
         dataset: Any = self.loader.dataset
         chosen = np.unique(np.linspace(0, len(dataset) - 1, min(SAMPLE, len(dataset))).round().astype(int))
-        loader = DataLoader(
-            torch.utils.data.Subset(dataset, chosen.tolist()),
-            batch_size=self.loader.batch_size or 1,
-            num_workers=self.loader.num_workers,
-        )
+        loader, positions = own_part(self.loader, chosen.tolist())
         learner = GivenLearner(next(iter(self.correctors.values())))
         for case, logits, corrector in self._predictions(loader, f"Round {number}: training cases"):
             own = corrector.logits(logits.numpy())
@@ -94,6 +91,8 @@ class Relabelling:
             )
             scores, predicted = joint[: len(given)], joint[len(given) :] > 0
             learner.add_scores(scores, predicted, given, self.options.file_spacing(case["image"]))
+        learner.offsets = gather_items(learner.offsets, positions)
+        learner.agreement = gather_items(learner.agreement, positions)
         for k, (name, shape) in enumerate(zip(self.options.class_names, learner.shapes(), strict=True)):
             self._judge_class(record, k, name, shape)
 
@@ -111,10 +110,11 @@ class Relabelling:
         learnt = [record["correction"][name]["given_labels"] for name in names]
         for corrector in self.correctors.values():
             corrector.shapes = [None if shape is None else GivenShape.from_dict(shape) for shape in learnt]
-        changed, emptied, refused = (np.zeros(len(names), dtype=np.int64) for _ in range(3))
+        changed, emptied, refused = counts = np.zeros((3, len(names)), dtype=np.int64)
         size = 0
+        loader, _ = own_part(self.loader)
         with self.store.write_round(number + 1, self._done(record, shifts), previous=number) as writer:
-            for case, logits, corrector in self._predictions(self.loader, f"Round {number}: relabelling"):
+            for case, logits, corrector in self._predictions(loader, f"Round {number}: relabelling"):
                 given = self.store.read(case["id"], number)
                 label = self._label(case, logits, corrector, given)
                 axes = tuple(range(1, label.ndim))
@@ -125,10 +125,12 @@ class Relabelling:
                 trusted = self.store.read_trusted(case["id"])
                 if trusted is not None:
                     label = np.where(trusted, given, label)
-                changed += writer.write(case["id"], label)
+                changed += writer.write(case["id"], label, **self._details(record, corrector, case))
                 size += label[0].size
                 refused += corrector.refused
                 corrector.refused = [0] * len(names)
+        counts[:] = np.sum(gather(counts), axis=0)
+        size = sum(gather(size))
         logger = self.engine.logger
         for k, name in enumerate(names):
             logger.info(
@@ -166,13 +168,13 @@ class Relabelling:
                 index[part["fold"], k] = known[0] if known else len(weights) - 1
         networks = []
         for own in weights:
-            network = deepcopy(self.engine.network)
+            network = deepcopy(unwrapped(self.engine.network))
             network.load_state_dict(own)
             networks.append(network)
         return networks, index
 
     def _predictions(
-        self, loader: DataLoader, description: str
+        self, loader: torch.utils.data.DataLoader[Any], description: str
     ) -> Iterator[tuple[dict[str, Any], torch.Tensor, SpatialCorrector]]:
         """Yield each case with its logits, each class from its own network, and with its corrector."""
         networks, index = self._networks()
@@ -203,6 +205,18 @@ class Relabelling:
                 "where they are wrong in ways that the image does not show.",
                 *(record["round"], name, shape.agreement, clean_dice),
             )
+
+    def _details(
+        self, record: Mapping[str, Any], corrector: SpatialCorrector, case: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return how the labels of a case were made, for the manifest: lists with one entry per class."""
+        group = self.options.group(case)
+        return {
+            "bias": [b if math.isfinite(b) else None for b in record["bias"]],
+            "representation": [own.representation for own in corrector.corrections],
+            "gamma": [own.gamma for own in corrector.corrections],
+            "shift": [corrector.shift(k, group) for k in range(len(corrector.class_names))],
+        }
 
     def _done(self, record: Mapping[str, Any], shifts: Sequence[float]) -> dict[str, Any]:
         """Return what the store keeps of how a round was made."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from ignite.engine import Events
 from ignite.handlers import Checkpoint
 from monai.config import PathLike
+from monai.data import set_rnd
 from monai.engines import Workflow
+
+from monai_sc.functional import case_seed
+from monai_sc.parallel import fail_together, gather, is_main, rank, unwrapped
 
 __all__ = ["ResumeHandler"]
 
@@ -19,8 +25,15 @@ __all__ = ["ResumeHandler"]
 class ResumeHandler:
     """Save the state of a run at its start and after every epoch, and go on from it when the same run is started again.
 
+    An interrupted run that goes on ends with the same result as one that was not. So that nothing random needs to be
+    saved, this handler seeds every epoch: Python, NumPy, PyTorch and the transforms of the training data, from the
+    seed that PyTorch has at the start of the run (``monai.utils.set_determinism`` sets it), the number of the epoch,
+    and the rank of the process. (A ``SmartCacheDataset`` keeps its order to itself: the run goes on from its first
+    cases.)
+
     MONAI's ``CheckpointSaver`` names its files after the epoch, and its ``CheckpointLoader`` has to be told a name;
-    here there is one file, which is replaced whole.
+    here there is one file, which is replaced whole. In a training of several processes the first one writes it, and
+    all read it.
 
     Args:
         path: of the checkpoint; its folder is made if it does not exist. Without the file a run starts at its
@@ -35,21 +48,55 @@ class ResumeHandler:
     def __init__(self, path: PathLike, parts: Mapping[str, Any]) -> None:
         self.path = Path(path)
         self.parts = dict(parts)
+        self.seed = 0
 
     def attach(self, engine: Workflow) -> None:
         """Attach to a MONAI trainer, behind every handler that changes the state it saves."""
         engine.add_event_handler(Events.STARTED, self.load)
         engine.add_event_handler(Events.EPOCH_STARTED(once=1), self)
+        engine.add_event_handler(Events.EPOCH_STARTED, self.seed_epoch)
         engine.add_event_handler(Events.EPOCH_COMPLETED, self)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the seed of the run."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
+        """Go on with the seed that :py:meth:`state_dict` returned."""
+        self.seed = state_dict["seed"]
 
     def load(self, engine: Workflow) -> None:
         """Load the checkpoint, if there is one; the trainer keeps its own ``max_epochs``."""
-        if not self.path.is_file():
-            return
+        with fail_together():
+            self.seed = gather(torch.initial_seed())[0]
+            found = gather(self.path.is_file())
+            if any(found):
+                self._load(engine)
+
+    def seed_epoch(self, engine: Workflow) -> None:
+        """Seed the epoch that starts, and have its batches drawn anew."""
+        seed = case_seed(self.seed, f"epoch {engine.state.epoch}, rank {rank()}")
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed % 2**63)
+        loader: Any = engine.data_loader
+        if getattr(loader, "num_workers", None) == 0:  # else MONAI's worker_init_fn does it in each worker
+            set_rnd(loader.dataset, seed % 2**31)
+        engine.set_data(loader)
+
+    def __call__(self, engine: Workflow) -> None:
+        with fail_together():
+            if is_main():
+                self._save()
+
+    def _everything(self) -> dict[str, Any]:
+        return {name: unwrapped(part) for name, part in self.parts.items()} | {"resume": self}
+
+    def _load(self, engine: Workflow) -> None:
         max_epochs = engine.state.max_epochs
         try:
             checkpoint = torch.load(self.path, map_location=engine.state.device, weights_only=True)
-            Checkpoint.load_objects(self.parts, checkpoint)
+            Checkpoint.load_objects(self._everything(), checkpoint)
         except Exception as error:  # a file that is damaged or of another kind raises nearly anything
             raise ValueError(
                 f"{self.path} must be the checkpoint of this run, but it is damaged or does not fit "
@@ -58,12 +105,12 @@ class ResumeHandler:
         engine.state.max_epochs = max_epochs
         engine.logger.info("Resumed after epoch %d from %s.", engine.state.epoch, self.path)
 
-    def __call__(self, engine: Workflow) -> None:
+    def _save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(f".{self.path.name}.partial")
         try:
             with partial.open("wb") as file:
-                torch.save({name: part.state_dict() for name, part in self.parts.items()}, file)
+                torch.save({name: part.state_dict() for name, part in self._everything().items()}, file)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from logging import Logger
 from typing import Any
@@ -14,8 +14,9 @@ from monai.engines import Evaluator, SupervisedTrainer
 
 from monai_sc.correction.state import plain
 from monai_sc.handlers.correction_options import CorrectionOptions
+from monai_sc.parallel import meeting_elsewhere, unwrapped
 
-__all__ = ["evaluate", "has_collapsed", "log_record", "make_record", "stop_reason"]
+__all__ = ["evaluate", "has_collapsed", "log_record", "make_record", "metrics_of", "stop_reason"]
 
 LEARNT_DICE = 0.5  # under it, on the clean cases, a prediction is mostly wrong, and so is its bias
 COLLAPSE = 0.2  # by which the Dice on the clean cases must fall under that of the best round
@@ -33,10 +34,12 @@ def evaluate(
         is_last: they are the weights that the network has now.
     """
     if evaluator.state.epoch != engine.state.epoch or not is_last:
-        last = deepcopy(engine.network.state_dict())
-        engine.network.load_state_dict(weights)
-        evaluator.run(engine.state.epoch)
-        engine.network.load_state_dict(last)
+        network = unwrapped(engine.network)
+        last = deepcopy(network.state_dict())
+        network.load_state_dict(weights)
+        with meeting_elsewhere():
+            evaluator.run(engine.state.epoch)
+        network.load_state_dict(last)
     metrics = {
         name: value.cpu() if isinstance(value, torch.Tensor) else value
         for name, value in evaluator.state.metrics.items()
@@ -109,6 +112,17 @@ def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
                 "empty or full; the labels of this class stay as they are.",
                 *(number, name),
             )
+
+
+def metrics_of(record: Mapping[str, Any], class_names: Sequence[str]) -> dict[str, float]:
+    """Return what a round measured of each class as one number each: ``NAME_bias`` in voxels and so on."""
+    metrics = {"round": float(record["round"])}
+    for k, name in enumerate(class_names):
+        metrics[f"{name}_bias"] = record["bias"][k]
+        if not math.isnan(record["bias_mm"][k]):
+            metrics[f"{name}_bias_mm"] = record["bias_mm"][k]
+        metrics[f"{name}_clean_dice"] = record["clean_dice"][k]
+    return metrics
 
 
 def has_collapsed(record: Mapping[str, Any], best_dice: float | None) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ignite.engine import Engine, Events
+from ignite.engine import Engine, EventEnum, Events
 from monai.data import DataLoader
 from monai.engines import Evaluator, SupervisedTrainer
 from monai.inferers import Inferer
@@ -17,9 +17,21 @@ from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, reme
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.loaders import check_loaders
 from monai_sc.handlers.relabelling import Relabelling, fold_of, to_file_grid
-from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, stop_reason
+from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
+from monai_sc.handlers.training_data import use_cases
+from monai_sc.parallel import LOST, fail_together, gather, is_lost, is_main, rank, unwrapped
 
-__all__ = ["SpatialCorrectionHandler"]
+__all__ = ["RoundEvents", "SpatialCorrectionHandler"]
+
+
+class RoundEvents(EventEnum):
+    """Events of a trainer whose labels are corrected.
+
+    ``ROUND_COMPLETED`` is fired at the end of each round, when its record is in ``engine.state.spatial_correction``
+    and the labels that follow from it are in force.
+    """
+
+    ROUND_COMPLETED = "spatial_correction_round_completed"
 
 
 class SpatialCorrectionHandler:
@@ -168,19 +180,24 @@ class SpatialCorrectionHandler:
         self._training_cases: list[dict[str, Any]] = []
         self._running = False
         self._resumed = False
+        self._has_claimed = False
 
     def attach(self, engine: Engine) -> None:
         """Attach to a trainer, behind the handlers that validate or step the schedule, before those that save."""
         if not isinstance(engine, SupervisedTrainer):
             raise TypeError(f"engine must be a monai.engines.SupervisedTrainer, got {type(engine).__name__}.")
+        engine.register_events(*RoundEvents)
         engine.add_event_handler(Events.STARTED, lambda: setattr(self, "_running", False))
         # Not at STARTED, where other handlers load weights or the state of this one, before or after it.
         engine.add_event_handler(Events.EPOCH_STARTED, self.start)
         engine.add_event_handler(Events.EPOCH_COMPLETED, self)
+        engine.add_event_handler(Events.COMPLETED, lambda: self._release())
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint must hold to go on: the rounds so far, the first weights and the best ones."""
         return {
+            "options": self._told_options(),
             "history": self.history,
             "initial": self._initial,
             "best": self._best,
@@ -192,7 +209,18 @@ class SpatialCorrectionHandler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :py:meth:`state_dict` returned."""
+        """Go on from what :py:meth:`state_dict` returned.
+
+        Raises:
+            ValueError: when that was with other options.
+        """
+        options = self._told_options()
+        for name, value in state_dict["options"].items():
+            if value != options.get(name):
+                raise ValueError(
+                    f"{name} must be {value!r}, with which the run began, got {options.get(name)!r}; choose another "
+                    "folder for a run with other options"
+                )
         self.history = list(state_dict["history"])
         self._initial = state_dict["initial"]
         self._best = state_dict["best"]
@@ -208,6 +236,10 @@ class SpatialCorrectionHandler:
         if self._running:
             return
         self._running = True
+        with fail_together():
+            self._start(engine)
+
+    def _start(self, engine: SupervisedTrainer) -> None:
         if not self._initial:
             self._initial = deepcopy({name: part.state_dict() for name, part in self._parts(engine).items()})
         if self.evaluator is not None:
@@ -216,11 +248,6 @@ class SpatialCorrectionHandler:
             raise ValueError(
                 f"max_epochs of the trainer must be a multiple of epochs_per_round ({self.epochs_per_round}), "
                 f"got {engine.state.max_epochs}."
-            )
-        if getattr(engine.data_loader, "persistent_workers", False):
-            raise ValueError(
-                "The trainer's data loader must have persistent_workers=False, got True: such workers never see the "
-                "corrected labels."
             )
         engine.state.spatial_correction = self.history
         if self.history and self.history[-1]["stop_reason"]:
@@ -241,13 +268,21 @@ class SpatialCorrectionHandler:
                 f"{self.store.root} holds the rounds {newer}, which this run has not made; load the checkpoint of the "
                 "run that made them, or choose another folder."
             )
-        for orphan in newer:  # written just before this run was interrupted, and not yet in its checkpoint
-            self.store.discard(orphan)
+        if is_main():
+            self._claim()
+            self._refuse_changed_sources()
+            for orphan in newer:  # written just before this run was interrupted, and not yet in its checkpoint
+                self.store.discard(orphan)
+        gather()
         case = check_loaders(engine.data_loader, self.clean_loader, self.relabel_loader)
         to_file_grid(self.store, self.relabel_loader, case, torch.zeros(1, *case["image"].shape[1:]))
         self._use_labels(engine, number)
 
     def __call__(self, engine: SupervisedTrainer) -> None:
+        with fail_together():
+            self._complete_epoch(engine)
+
+    def _complete_epoch(self, engine: SupervisedTrainer) -> None:
         trained = (engine.state.epoch - 1) % self.epochs_per_round + 1
         if trained in self.checks:
             if not self._found or self._found[-1]["fold"] != self._fold:
@@ -273,8 +308,8 @@ class SpatialCorrectionHandler:
         except BaseException:
             self._trainings -= 1
             raise
-        self.history.append(self._record)
-        self._found, self._record, self._restarts = [], {}, 0
+        self._add_to_history(engine, self._record)
+        self._record, self._restarts = {}, 0
         self._restart(engine, None)
 
     def _finish_full_training(self, engine: SupervisedTrainer, number: int) -> bool:
@@ -315,17 +350,25 @@ class SpatialCorrectionHandler:
         )
         if not record["stop_reason"]:
             return True
-        self.history.append(record)
-        self._found, self._record = [], {}
         best = self._best["round"]
-        engine.network.load_state_dict(self._best["network"])
-        if self.store.current != best:
+        unwrapped(engine.network).load_state_dict(self._best["network"])
+        if is_main() and self.store.current != best:
             self.store.restore(best)
+        gather()
+        self._add_to_history(engine, record)
+        self._record = {}
         engine.logger.info(
             "Correction stops: %s. Labels and network are those of round %d.", record["stop_reason"], best
         )
         engine.terminate()
         return False
+
+    def _add_to_history(self, engine: SupervisedTrainer, record: dict[str, Any]) -> None:
+        self.history.append(record)
+        self._found = []
+        # For the handlers that log metrics, such as those of TensorBoard and MLflow.
+        engine.state.metrics.update(metrics_of(record, self.store.class_names))
+        engine.fire_event(RoundEvents.ROUND_COMPLETED)
 
     def _make_record(self, engine: SupervisedTrainer, found: dict[str, Any], number: int) -> dict[str, Any]:
         metrics = {}
@@ -352,7 +395,7 @@ class SpatialCorrectionHandler:
         engine.set_data(engine.data_loader)  # a fresh iterator: the old one may hold batches of the old labels
 
     def _parts(self, engine: SupervisedTrainer) -> dict[str, Any]:
-        parts = {"network": engine.network, "optimizer": engine.optimizer, "lr_scheduler": self.lr_scheduler}
+        parts = {"network": unwrapped(engine.network), "optimizer": engine.optimizer, "lr_scheduler": self.lr_scheduler}
         return {name: part for name, part in parts.items() if part is not None}
 
     def _use_labels(self, engine: SupervisedTrainer, number: int) -> None:
@@ -369,11 +412,32 @@ class SpatialCorrectionHandler:
         ]
         if not datalist:
             raise ValueError(f"folds must leave cases to train on, got {self.folds} for {len(labels)} cases.")
-        if [case["id"] for case in datalist] == [case["id"] for case in dataset.data] and all(
-            new["label"] == old["label"] for new, old in zip(datalist, dataset.data, strict=True)
-        ):
-            return  # to fill a cache again would take time
-        if hasattr(dataset, "set_data"):
-            dataset.set_data(datalist)
-        else:  # monai.data.Dataset has no cache, and so no method of its own
-            dataset.data = datalist
+        use_cases(engine.data_loader, datalist)
+
+    def _told_options(self) -> dict[str, Any]:
+        return {**self.options.as_dict(), "epochs_per_round": self.epochs_per_round, "folds": self.folds}
+
+    def _refuse_changed_sources(self) -> None:
+        changed = self.store.changed_sources()
+        if changed:
+            raise ValueError(
+                f"Label files must stay as they were when labels were made from them, but {changed[0]} and "
+                f"{len(changed) - 1} more have changed; put the old ones back, or choose another folder for a new run."
+            )
+
+    def _claim(self) -> None:
+        """Keep other processes from the store, as long as this run lasts."""
+        if not self._has_claimed:
+            self.store.claim()
+            self._has_claimed = True
+
+    def _release(self) -> None:
+        if self._has_claimed:
+            self.store.release()
+            self._has_claimed = False
+
+    def _fail(self, engine: Engine, error: BaseException) -> None:
+        self._release()
+        if is_lost(error):  # in the midst of training, where the backend says it in its own words
+            engine.logger.error(LOST.format(rank()))
+        raise error

@@ -18,34 +18,46 @@ __all__ = ["LoadLabel", "LoadLabeld"]
 
 
 class LoadLabel(Transform):
-    """Load a binary label ``(channels, *spatial)``, 0 and 1 as uint8, from one file per channel.
+    """Load a label ``(channels, *spatial)``, 0 and 1 as uint8, from one binary file per channel or from one label map.
 
-    The files are read by MONAI's ``LoadImage``, whose axes and metadata they keep (of the first file).
+    The files are read by MONAI's ``LoadImage``, whose axes and metadata they keep (of the first file). A value within
+    0.001 of the one that it should be counts, for files whose scale makes a 1 read 0.99999997.
 
     Args:
-        foreground: the value of the foreground in the files; the background is 0. A value within 0.001 counts, for
-            files whose scale makes a 1 read 0.99999997.
+        foreground: the value of the foreground in the files; the background is 0.
+        values: the label is one file, a label map: channel ``k`` is where it holds ``values[k]``, the background is 0.
 
     Raises:
-        ValueError: when ``foreground`` is not over 0; at the call, when a file cannot be read, holds another value or
-            more than one channel, or the files differ in shape.
+        ValueError: when ``foreground`` is not over 0, ``values`` are not distinct whole numbers under 2**24 other than
+            0, or both are given; at the call, when a file cannot be read, holds another value or more than one
+            channel, the files differ in shape, or several are given with ``values``.
         FileNotFoundError: at the call, when a file does not exist.
     """
 
     backend = [TransformBackends.NUMPY]
 
-    def __init__(self, *, foreground: float = 1) -> None:
+    def __init__(self, *, foreground: float = 1, values: Sequence[int] | None = None) -> None:
         if not isinstance(foreground, (int, float, np.number)) or not foreground > 0:
             raise ValueError(
                 f"foreground must be the value of the foreground in the files, over 0, got {foreground!r}."
             )
+        if values is not None:
+            _check_values(values)
+            if foreground != 1:
+                raise ValueError(
+                    f"foreground must be left out where values give the classes of a label map, got {foreground!r}."
+                )
         self.foreground = float(foreground)
+        self.values = None if values is None else [int(value) for value in values]
         self._load_image = LoadImage(image_only=True, ensure_channel_first=True)
 
     def __call__(self, files: PathLike | Sequence[PathLike]) -> MetaTensor:
         paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
         if not paths:
             raise ValueError("A label must have at least one file, got none.")
+        if self.values is not None and len(paths) > 1:
+            files_given = ", ".join(map(str, paths))
+            raise ValueError(f"With values a label must be one file, a label map, got {len(paths)}: {files_given}.")
         channels: list[Any] = [self._load(Path(path)) for path in paths]
         if len({tuple(c.shape) for c in channels}) != 1:
             shapes = ", ".join(f"{path} {tuple(c.shape[1:])}" for path, c in zip(paths, channels, strict=True))
@@ -56,24 +68,36 @@ class LoadLabel(Transform):
         return label
 
     def _load(self, path: Path) -> MetaTensor:
+        """Return the channels of one file."""
         if not path.is_file():
             raise FileNotFoundError(f"Label file {path} does not exist.")
         try:
             image: MetaTensor = self._load_image(path)
         except Exception as error:  # each of MONAI's readers has its own
-            raise ValueError(f"Label file {path} cannot be read: {error}") from error
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__  # some of them fill a page
+            raise ValueError(f"Label file {path} cannot be read: {reason}.") from error
         if len(image) != 1:
             raise ValueError(f"Label file {path} must hold one channel, got {len(image)}.")
-        values = image.numpy()
-        mask = np.abs(values - self.foreground) < 1e-3
-        stray = ~mask & ~(np.abs(values) < 1e-3)
+        content = image.numpy()[0]
+        wanted = [self.foreground] if self.values is None else self.values
+        masks = np.stack([np.abs(content - value) < 1e-3 for value in wanted])
+        stray = ~masks.any(axis=0) & ~(np.abs(content) < 1e-3)
         if stray.any():
-            found = ", ".join(f"{v:g}" for v in np.unique(values[stray])[:4])
-            raise ValueError(
-                f"Label file {path} must hold 0 and {self.foreground:g} only, got {found}; "
-                "the case list states the value of the foreground."
-            )
-        return convert_to_dst_type(mask, image, dtype=torch.uint8)[0]
+            found = ", ".join(f"{v:g}" for v in np.unique(content[stray])[:4])
+            *first, last = (f"{v:g}" for v in [0, *wanted])
+            states = "the case list states the value of the foreground"
+            way_out = states if self.values is None else "values must list every class of the file"
+            raise ValueError(f"Label file {path} must hold {', '.join(first)} and {last} only, got {found}; {way_out}.")
+        return convert_to_dst_type(masks, image, dtype=torch.uint8)[0]
+
+
+def _check_values(values: Sequence[int]) -> None:
+    whole = isinstance(values, (Sequence, np.ndarray)) and all(isinstance(v, (int, np.integer)) for v in values)
+    # LoadImage gives float32, in which larger numbers may be equal
+    if not whole or not len(values) or len({0, *values}) <= len(values) or max(map(abs, values)) >= 2**24:
+        raise ValueError(
+            f"values must be distinct whole numbers under 2**24, one per class, none of them 0, got {values!r}."
+        )
 
 
 class LoadLabeld(MapTransform):
@@ -82,20 +106,27 @@ class LoadLabeld(MapTransform):
     Args:
         keys: of the labels.
         foreground_key: of the foreground's value in the files, 1 in a case that has no such key.
+        values: of the classes, where the files are label maps; the same in all cases.
         allow_missing_keys: skip a key that is absent.
     """
 
     backend = LoadLabel.backend
 
     def __init__(
-        self, keys: KeysCollection, *, foreground_key: str = "foreground", allow_missing_keys: bool = False
+        self,
+        keys: KeysCollection,
+        *,
+        foreground_key: str = "foreground",
+        values: Sequence[int] | None = None,
+        allow_missing_keys: bool = False,
     ) -> None:
         super().__init__(keys, allow_missing_keys)
         self.foreground_key = foreground_key
+        self.values = LoadLabel(values=values).values
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         d = dict(data)
-        load = LoadLabel(foreground=d.get(self.foreground_key, 1))
+        load = LoadLabel(foreground=d.get(self.foreground_key, 1), values=self.values)
         for key in self.key_iterator(d):
             d[key] = load(d[key])
         return d

@@ -60,10 +60,9 @@ def slow_dice(case, shift, floor, metric, spacing):
 
 
 def table_of(cases, reach=4.0, metric="euclidean", spacing=None):
-    table = ShiftTable(reach, metric)
-    for prediction, label, ignored in cases:
-        table.add(prediction, label, spacing=spacing, ignored=ignored)
-    return table
+    empty = ShiftTable(reach, metric)
+    counts = [empty.count(prediction, label, spacing=spacing, ignored=ignored) for prediction, label, ignored in cases]
+    return ShiftTable(reach, metric, counts)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +89,8 @@ def test_table_holds_the_dice_of_every_shift_as_thresholds_of_the_distance_give_
 
 def test_distance_counts_in_the_unit_that_is_given():
     prediction, label = disc(8), disc(5)
-    voxels, mm = ShiftTable(4, "taxicab"), ShiftTable(8, "taxicab")
-    voxels.add(prediction, label, spacing=None, ignored=None)
-    mm.add(prediction, label, spacing=None, ignored=None, unit=2.0)
+    counts = ShiftTable(8, "taxicab").count(prediction, label, spacing=None, ignored=None, unit=2.0)
+    mm, voxels = ShiftTable(8, "taxicab", [counts]), table_of([(prediction, label, None)], 4.0, "taxicab")
     np.testing.assert_allclose(mm.dice()[0, ::2], voxels.dice()[0])
 
 

@@ -395,7 +395,7 @@ def test_evaluator_metrics_join_the_record(tmp_path):
 
 
 def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
-    from monai_sc.data import label_store
+    from monai_sc.data import round_writer
 
     whole, _, whole_store = build(tmp_path / "whole")
     whole.run()
@@ -403,7 +403,7 @@ def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, mo
     trainer, handler, store = build(tmp_path / "cut")
     parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
     ResumeHandler(tmp_path / "cut" / "checkpoint.pt", parts).attach(trainer)
-    write, calls = label_store.write_label_like, []
+    write, calls = round_writer.write_label_like, []
 
     def fail_at_the_third(*args):
         calls.append(args)
@@ -411,12 +411,12 @@ def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, mo
             raise KeyboardInterrupt
         write(*args)
 
-    monkeypatch.setattr(label_store, "write_label_like", fail_at_the_third)
+    monkeypatch.setattr(round_writer, "write_label_like", fail_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     assert store.rounds == [0]
     assert not list(store.root.glob(".round*"))
-    monkeypatch.setattr(label_store, "write_label_like", write)
+    monkeypatch.setattr(round_writer, "write_label_like", write)
 
     trainer, handler, store = build(tmp_path / "cut")
     parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}

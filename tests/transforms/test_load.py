@@ -246,3 +246,95 @@ def test_files_of_different_shapes_are_refused(mask, write_png):
 def test_no_file_is_refused():
     with pytest.raises(ValueError, match="at least one file"):
         LoadLabel()([])
+
+
+LABEL_MAP = np.array([[[0, 1, 2], [4, 4, 0]], [[2, 1, 0], [0, 0, 4]]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+def test_values_are_the_channels_of_a_label_map(write_nifti, dtype):
+    label = LoadLabel(values=[4, 1, 2])(write_nifti(LABEL_MAP.astype(dtype)))
+    check_label(label, [LABEL_MAP == 4, LABEL_MAP == 1, LABEL_MAP == 2])
+    assert np.array_equal(label.affine, AFFINE)
+
+
+def test_value_that_no_voxel_has_is_an_empty_channel(write_nifti):
+    label = LoadLabel(values=(1, 2, 3, 4))([write_nifti(LABEL_MAP.astype(np.uint8))])
+    assert label.sum(dim=(1, 2, 3)).tolist() == [2, 2, 0, 3]
+
+
+def test_label_map_of_a_picture_is_2d(write_png):
+    array = np.arange(12, dtype=np.uint8).reshape(4, 3)
+    check_label(LoadLabel(values=range(1, 12))(write_png(array)), [array == value for value in range(1, 12)])
+
+
+def test_values_that_a_scale_makes_inexact_count(tmp_path):
+    image = nib.Nifti1Image((LABEL_MAP * 255).astype(np.int16), AFFINE)
+    image.header.set_slope_inter(0.0039215683, 0)
+    nib.save(image, tmp_path / "scaled.nii")
+    assert not np.isin(nib.load(tmp_path / "scaled.nii").get_fdata(), LABEL_MAP).all()
+    check_label(LoadLabel(values=[1, 2, 4])(tmp_path / "scaled.nii"), [value == LABEL_MAP for value in (1, 2, 4)])
+
+
+def test_last_axis_of_length_one_is_the_channel(write_nifti):
+    path = write_nifti(LABEL_MAP[..., None].astype(np.uint8))
+    check_label(LoadLabel(values=[1, 2, 4])(path), [value == LABEL_MAP for value in (1, 2, 4)])
+
+
+@pytest.mark.parametrize(("value", "shown"), [(3, "3"), (1.5, "1.5"), (np.nan, "nan"), (-1, "-1")])
+def test_value_that_is_not_listed_is_refused_with_the_name_of_its_file(write_nifti, value, shown):
+    array = LABEL_MAP.astype(np.float32)
+    array[0, 0, 0] = value
+    message = rf"^Label file .*label\.nii\.gz must hold 0, 1, 2 and 4 only, got {shown}; values must list every class"
+    with pytest.raises(ValueError, match=message):
+        LoadLabel(values=[1, 2, 4])(write_nifti(array))
+
+
+def test_several_files_are_refused_with_values(write_png, mask):
+    paths = [write_png(mask.astype(np.uint8), f"{i}.png") for i in range(2)]
+    with pytest.raises(
+        ValueError, match=r"With values a label must be one file, a label map, got 2: .*0\.png, .*1\.png"
+    ):
+        LoadLabel(values=[1])(paths)
+
+
+@pytest.mark.parametrize(
+    "values", [[], [0, 1], [1, 1], [1.5], ["a"], "12", [np.nan], [[1]], 1, [2**24]], ids=lambda values: repr(values)
+)
+@pytest.mark.parametrize("make", [LoadLabel, lambda **options: LoadLabeld("label", **options)], ids=["array", "dict"])
+def test_values_that_are_not_distinct_whole_numbers_are_refused(make, values):
+    with pytest.raises(
+        ValueError, match=r"^values must be distinct whole numbers under 2\*\*24, one per class, none of .*, got "
+    ):
+        make(values=values)
+
+
+def test_foreground_and_values_together_are_refused(write_png, mask):
+    with pytest.raises(ValueError, match=r"^foreground must be left out where values .*, got 255\.$"):
+        LoadLabel(foreground=255, values=[1])
+    path = write_png(mask.astype(np.uint8))
+    with pytest.raises(ValueError, match="foreground must be left out"):
+        LoadLabeld("label", values=[1])({"label": path, "foreground": 255})
+    check_label(LoadLabeld("label", values=[1])({"label": path, "foreground": 1})["label"], mask[None])
+
+
+@pytest.mark.parametrize("values", [[1, 2, 4], np.array([1, 2, 4])], ids=["list", "numpy"])
+def test_values_are_those_of_every_case_and_key(write_nifti, values):
+    path = write_nifti(LABEL_MAP.astype(np.uint8))
+    load = pickle.loads(pickle.dumps(LoadLabeld(["label", "clean_label"], values=values)))
+    for key in ("label", "clean_label"):
+        out = load({"label": path, "clean_label": path})
+        check_label(out[key], [value == LABEL_MAP for value in (1, 2, 4)])
+
+
+def test_values_are_parsed_from_a_bundle_config(write_nifti):
+    config = {"_target_": "monai_sc.transforms.LoadLabeld", "keys": "label", "values": [2]}
+    load = ConfigParser({"load": config}).get_parsed_content("load")
+    check_label(load({"label": write_nifti((LABEL_MAP == 2) * np.uint8(2))})["label"], (LABEL_MAP == 2)[None])
+
+
+@pytest.mark.parametrize("name", ["label.nii.gz", "label.nii", "label.png", "label.nrrd", "label.txt"])
+def test_file_that_cannot_be_read_is_refused_in_one_line(tmp_path, name):
+    (tmp_path / name).write_bytes(b"no label " * 100)
+    with pytest.raises(ValueError, match=rf"^Label file .*{name} cannot be read: [^\n]+\.$"):
+        LoadLabel()(tmp_path / name)

@@ -24,7 +24,7 @@ from monai.transforms import Randomizable
 from rich.console import Console
 from rich.progress import track
 
-from monai_sc.data.label_store import describe
+from monai_sc.data.simulated_round import describe
 from monai_sc.data.simulation.case import (
     CaseJob,
     MakeNoise,

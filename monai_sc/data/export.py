@@ -1,0 +1,68 @@
+"""Labels of a store for use without it: a plain folder, or a data list of MONAI."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monai_sc.data.cases import files_of
+from monai_sc.data.durable import sync_folder, write_synced
+from monai_sc.data.label_files import file_suffix
+
+if TYPE_CHECKING:
+    from monai_sc.data.label_store import LabelStore
+
+__all__ = ["export_datalist", "export_labels"]
+
+
+def export_labels(store: LabelStore, out: Path, number: int) -> Path:
+    """Copy the labels of a round, as :py:meth:`LabelStore.export <monai_sc.data.LabelStore.export>` says."""
+    target = out.resolve()
+    is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    if is_taken or target.is_relative_to(store.root.resolve()):
+        raise ValueError(f"out must be a new or an empty folder outside of {store.root}, got {out}.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    try:
+        for case in store.cases:
+            files = store.label_files(number, case)
+            for k, file in enumerate(files):
+                folder = partial / store.class_names[k] if len(files) > 1 else partial
+                folder.mkdir(exist_ok=True)
+                copy = folder / f"{case['id']}{file_suffix(file)}"
+                shutil.copyfile(file, copy)
+                with copy.open("rb+") as written:
+                    os.fsync(written.fileno())
+        partial.chmod(0o755)
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync_folder(target.parent)
+    return target
+
+
+def export_datalist(store: LabelStore, file: Path, number: int) -> Path:
+    """Write a data list, as :py:meth:`LabelStore.export_datalist <monai_sc.data.LabelStore.export_datalist>` says."""
+    if file.exists():
+        raise ValueError(f"file must be a new file, got {file}, which exists.")
+    cases = []
+    for case in store.datalist(number):
+        for key in ("image", "label", "clean_label", "trusted"):
+            if case.get(key) is not None:
+                paths = [str(path.resolve()) for path in files_of(case, key)]
+                case[key] = paths[0] if isinstance(case[key], (str, os.PathLike)) else paths
+        cases.append(case)
+    try:
+        text = json.dumps({"training": cases}, indent=1)
+    except TypeError as error:
+        raise ValueError(f"A data list holds what JSON can hold only, but a case does not: {error}.") from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.partial")
+    write_synced(partial, text + "\n")
+    partial.replace(file)
+    return file
