@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ class ResumeHandler:
     An interrupted run that goes on ends with the same result as one that was not. So that nothing random needs to be
     saved, this handler seeds every epoch: Python, NumPy, PyTorch and the transforms of the training data, from the
     seed that PyTorch has at the start of the run (``monai.utils.set_determinism`` sets it), the number of the epoch,
-    and the rank of the process. (A ``SmartCacheDataset`` keeps its order to itself: the run goes on from its first
-    cases.)
+    and the rank of the process. (Two things go on otherwise: a ``SmartCacheDataset``, whose order starts anew, and a
+    trainer whose ``epoch_length`` is under the length of its loader, since its epochs share one pass.)
 
     MONAI's ``CheckpointSaver`` names its files after the epoch, and its ``CheckpointLoader`` has to be told a name;
     here there is one file, which is replaced whole. In a training of several processes the first one writes it, and
@@ -82,7 +82,8 @@ class ResumeHandler:
         loader: Any = engine.data_loader
         if getattr(loader, "num_workers", None) == 0:  # else MONAI's worker_init_fn does it in each worker
             set_rnd(loader.dataset, seed % 2**31)
-        engine.set_data(loader)
+        if not isinstance(loader, Sized) or len(loader) <= (engine.state.epoch_length or 0):
+            engine.set_data(loader)
 
     def __call__(self, engine: Workflow) -> None:
         with fail_together():

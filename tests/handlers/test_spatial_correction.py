@@ -126,6 +126,19 @@ def build(
     return trainer, handler, store
 
 
+def build_resumable(tmp_path, **options):
+    trainer, handler, store = build(tmp_path, **options)
+    parts = {
+        "model": trainer.network,
+        "optimizer": trainer.optimizer,
+        "lr_scheduler": handler.lr_scheduler,
+        "trainer": trainer,
+        "correction": handler,
+    }
+    ResumeHandler(tmp_path / "checkpoint.pt", parts).attach(trainer)
+    return trainer, handler, store
+
+
 def checksums(folder):
     return {
         file: hashlib.sha256(file.read_bytes()).hexdigest()
@@ -397,12 +410,10 @@ def test_evaluator_metrics_join_the_record(tmp_path):
 def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
     from monai_sc.data import round_writer
 
-    whole, _, whole_store = build(tmp_path / "whole")
+    whole, _, whole_store = build_resumable(tmp_path / "whole")
     whole.run()
 
-    trainer, handler, store = build(tmp_path / "cut")
-    parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
-    ResumeHandler(tmp_path / "cut" / "checkpoint.pt", parts).attach(trainer)
+    trainer, _handler, store = build_resumable(tmp_path / "cut")
     write, calls = round_writer.write_label_like, []
 
     def fail_at_the_third(*args):
@@ -418,9 +429,7 @@ def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, mo
     assert not list(store.root.glob(".round*"))
     monkeypatch.setattr(round_writer, "write_label_like", write)
 
-    trainer, handler, store = build(tmp_path / "cut")
-    parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
-    ResumeHandler(tmp_path / "cut" / "checkpoint.pt", parts).attach(trainer)
+    trainer, _handler, store = build_resumable(tmp_path / "cut")
     epochs = []
     trainer.add_event_handler(Events.EPOCH_STARTED, lambda e: epochs.append(e.state.epoch))
     trainer.run()
@@ -432,9 +441,7 @@ def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, mo
 
 def test_finished_run_does_not_train_again(tmp_path):
     for _ in range(2):
-        trainer, handler, store = build(tmp_path)
-        parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
-        ResumeHandler(tmp_path / "checkpoint.pt", parts).attach(trainer)
+        trainer, handler, store = build_resumable(tmp_path)
         iterations = []
         trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda e, i=iterations: i.append(1))
         trainer.run()
@@ -463,11 +470,7 @@ def test_round_written_just_before_a_kill_is_made_again(tmp_path):
 @pytest.mark.parametrize("epochs", [1, 3], ids=["one-epoch-rounds", "three-epoch-rounds"])
 def test_kill_between_round_and_checkpoint_is_made_good(tmp_path, monkeypatch, epochs):
     def attach():
-        trainer, handler, store = build(tmp_path, epochs=epochs, rounds=1)
-        parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
-        resume = ResumeHandler(tmp_path / "checkpoint.pt", parts)
-        resume.attach(trainer)
-        return trainer, handler, store
+        return build_resumable(tmp_path, epochs=epochs, rounds=1)
 
     trainer, handler, store = attach()
     use = handler._use_labels
