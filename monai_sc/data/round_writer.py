@@ -142,4 +142,4 @@ class RoundWriter:
 
 def _source(path: Path) -> dict[str, Any]:
     state = path.stat()
-    return {"path": str(path), "sha256": sha256(path), "size": state.st_size, "mtime_ns": state.st_mtime_ns}
+    return {"path": str(path.absolute()), "sha256": sha256(path), "size": state.st_size, "mtime_ns": state.st_mtime_ns}

@@ -19,7 +19,7 @@ from monai_sc.handlers.loaders import check_loaders
 from monai_sc.handlers.relabelling import Relabelling, fold_of, to_file_grid
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 from monai_sc.handlers.training_data import use_cases
-from monai_sc.parallel import LOST, fail_together, gather, is_lost, is_main, rank, unwrapped
+from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, rank, unwrapped
 
 __all__ = ["RoundEvents", "SpatialCorrectionHandler"]
 
@@ -439,5 +439,5 @@ class SpatialCorrectionHandler:
     def _fail(self, engine: Engine, error: BaseException) -> None:
         self._release()
         if is_lost(error):  # in the midst of training, where the backend says it in its own words
-            engine.logger.error(LOST.format(rank()))
+            raise OtherProcessError(LOST.format(rank())) from error
         raise error

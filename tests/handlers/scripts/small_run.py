@@ -1,0 +1,191 @@
+"""A small run with everything that has a state: batch norm, dropout, random transforms, schedule, several rounds.
+
+    python small_run.py DATA OUT [--workers N] [--fail-on-rank R] ...
+
+writes the result, which does not depend on interruptions or on the number of processes, to OUT/result.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import torch
+import torch.distributed as dist
+from ignite.engine import Events
+from monai.data import CacheDataset, DataLoader, Dataset, DistributedSampler
+from monai.engines import SupervisedTrainer
+from monai.handlers import LrScheduleHandler
+from monai.transforms import Compose, LoadImaged, RandAxisFlipd, SelectItemsd
+from monai.utils import convert_to_tensor, set_determinism
+
+from monai_sc.data import LabelStore
+from monai_sc.functional import shift_boundary
+from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
+from monai_sc.transforms import LoadLabeld
+
+SIZE = 32
+CLASSES = ["large", "small"]
+
+
+class Net(torch.nn.Module):
+    """Nearly the image, which holds minus the distance to the true boundary of each class."""
+
+    def __init__(self, norm=True):
+        super().__init__()
+        self.offset = torch.nn.Parameter(torch.zeros(1, len(CLASSES), 1, 1))
+        self.conv = torch.nn.Conv2d(len(CLASSES), len(CLASSES), 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(len(CLASSES)) if norm else torch.nn.Identity()
+        self.dropout = torch.nn.Dropout(0.2 if norm else 0.0)
+
+    def forward(self, x):
+        return x + self.offset + 0.1 * self.dropout(self.norm(self.conv(x)))
+
+
+def write_cases(folder, number, shift, prefix):
+    """Write discs whose labels are dilated, and return the case list."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cases = []
+    y, x = np.mgrid[:SIZE, :SIZE]
+    for k in range(number):
+        distances = np.stack([r + k % 3 - np.hypot(y - 16 - k % 2, x - 15) for r in (9, 5)]).astype(np.float32)
+        case = {"id": f"{prefix}{k}", "image": [], "label": []}
+        for name, distance in zip(CLASSES, distances, strict=True):
+            label = shift_boundary((distance >= 0).astype(np.uint8)[None], shift)[0]
+            for kind, array in (("image", distance), ("label", label)):
+                file = folder / f"{prefix}{k}_{name}_{kind}.nii.gz"
+                if not file.exists():
+                    nib.save(nib.Nifti1Image(array, np.diag([0.5, 0.5, 0.5, 1.0])), file)
+                case[kind].append(str(file))
+        cases.append(case)
+    return cases
+
+
+def loss(logits, label):
+    logits, label = (convert_to_tensor(x, track_meta=False) for x in (logits, label))
+    return 20 * torch.nn.functional.binary_cross_entropy_with_logits(logits, label.float())
+
+
+def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batches=1):
+    """Return the trainer, the handler and the store of a run; what is random in it needs one number of processes."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    set_determinism(0)
+    cases, clean = write_cases(data, 8, 4.0, "case"), write_cases(data, 5, 0.0, "clean")
+    store = LabelStore(out / "labels", cases, class_names=CLASSES, config_version="1.2.3")
+    image = LoadImaged("image", image_only=True, ensure_channel_first=True)
+    label = [LoadLabeld("label"), SelectItemsd(["id", "image", "label"])]
+    flips = [RandAxisFlipd(["image", "label"], prob=0.5)] if random else []
+    training = CacheDataset(store.datalist(), Compose([image, *label, *flips]), progress=False)
+    if ranks > 1:
+        sampler = {"sampler": DistributedSampler(training, shuffle=False)}
+    elif micro_batches == 2:  # the batches of two processes, one after the other
+        sampler = {"sampler": [0, 2, 1, 3, 4, 6, 5, 7]}
+    else:
+        sampler = {"shuffle": random}
+    train_loader = DataLoader(training, batch_size=2, num_workers=workers, **sampler)
+    clean_loader = DataLoader(Dataset(clean, Compose([image, *label])), batch_size=2)
+    relabel = Dataset(store.cases, Compose([image, SelectItemsd(["id", "image"])]))
+    network = Net(norm=random)
+    if ranks > 1:
+        network = torch.nn.parallel.DistributedDataParallel(network)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.7)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    handler = SpatialCorrectionHandler(
+        store,
+        clean_loader=clean_loader,
+        relabel_loader=DataLoader(relabel, batch_size=3),
+        epochs_per_round=epochs,
+        lr_scheduler=schedule,
+        representation="logit",
+        gamma=0.6,
+        checks_per_round=2,
+        progress=False,
+    )
+    trainer = SupervisedTrainer(
+        device=torch.device("cpu"),
+        max_epochs=epochs * (rounds + 1),
+        train_data_loader=train_loader,
+        network=network,
+        optimizer=optimizer,
+        loss_function=loss,
+        train_handlers=[LrScheduleHandler(schedule, print_lr=False), handler],
+        **({"accumulation_steps": micro_batches} if micro_batches > 1 else {}),
+    )
+    parts = {
+        "model": network,
+        "optimizer": optimizer,
+        "lr_scheduler": schedule,
+        "trainer": trainer,
+        "correction": handler,
+    }
+    ResumeHandler(out / "checkpoint.pt", parts).attach(trainer)
+    return trainer, handler, store
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def result_of(trainer, handler, store):
+    """Return everything that a run leaves behind, as JSON types."""
+    network = getattr(trainer.network, "module", trainer.network)
+    return {
+        "history": json.loads(json.dumps(handler.history)),
+        "current": store.current,
+        "rounds": store.rounds,
+        "manifests": {number: store.manifest(number) for number in store.rounds[1:]},
+        "labels": {
+            f"{number}/{case['id']}": [digest(Path(file).read_bytes()) for file in case["label"]]
+            for number in store.rounds
+            for case in store.datalist(number)
+        },
+        "weights": {name: digest(w.numpy().tobytes()) for name, w in network.state_dict().items()},
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--fixed", action="store_true", help="nothing random, so that processes make no difference")
+    parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--fail-on-rank", type=int)
+    parser.add_argument("--kill-on-rank", type=int)
+    parser.add_argument("--at", choices=["training", "relabelling"], default="training")
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    rank = int(os.environ.get("RANK", 0))
+    random = not options.fixed
+    trainer, handler, store = build(
+        options.data, options.out, workers=options.workers, random=random, micro_batches=options.micro_batches
+    )
+
+    def break_down(*_):
+        if rank == options.fail_on_rank:
+            raise RuntimeError("the scanner is on fire")
+        if rank == options.kill_on_rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if options.at == "training":
+        trainer.add_event_handler(Events.ITERATION_COMPLETED(once=3), break_down)
+    else:
+        write = type(store).read
+        store.read = lambda *arguments: break_down() or write(store, *arguments)
+    trainer.run()
+    if rank == 0:
+        text = json.dumps(result_of(trainer, handler, store), indent=1)
+        (options.out / "result.json").write_text(text)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
