@@ -10,6 +10,7 @@ from monai_sc.data.label_store import LabelStore
 from monai_sc.data.phantom import PHANTOM_CLASSES, phantom_cases, phantom_image
 from monai_sc.data.round_writer import RoundWriter
 from monai_sc.data.simulation import NoiseChoice, SimulationError, simulate_folder, summary
+from monai_sc.data.usable_cases import UsableCases, usable_cases
 
 __all__ = [
     "JSRT_CLASSES",
@@ -20,6 +21,7 @@ __all__ = [
     "NoiseChoice",
     "RoundWriter",
     "SimulationError",
+    "UsableCases",
     "audit_folder",
     "check_cases",
     "correct_folder",
@@ -28,4 +30,5 @@ __all__ = [
     "phantom_image",
     "simulate_folder",
     "summary",
+    "usable_cases",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Case", "check_cases", "check_name", "files_of"]
+__all__ = ["Case", "check_cases", "check_list", "check_name", "file_keys", "files_of"]
 
 Case = dict[str, Any]
 """``id``, ``image`` (file, or one per channel), ``label`` (file, or one per class); where known ``clean_label``, for
@@ -48,6 +48,27 @@ def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
         KeyError: when a case lacks ``id``, ``image`` or ``label``.
         FileNotFoundError: when a file does not exist.
     """
+    check_list(cases)
+    for case in cases:
+        for key in file_keys(case):
+            for file in files_of(case, key):
+                if not file.is_file():
+                    raise FileNotFoundError(f"{file} of case {case['id']!r} does not exist, or is no file.")
+
+
+def file_keys(case: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a case that hold files."""
+    return ["image", "label", *(key for key in ("clean_label", "trusted") if case.get(key) is not None)]
+
+
+def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what :py:func:`check_cases` refuses, but without a look at the disk.
+
+    Raises:
+        ValueError: when the list is empty, an id is unfit or repeated, or cases differ in their number of label files.
+        TypeError: when a case is not a dictionary, or names no files.
+        KeyError: when a case lacks ``id``, ``image`` or ``label``.
+    """
     if not cases:
         raise ValueError("cases must hold at least one case, got none.")
     counts = set()
@@ -60,17 +81,13 @@ def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
         check_name(case["id"], "The id of a case")
         if case["id"] in RESERVED:
             raise ValueError(f"The id of a case must not be one of {RESERVED}, got {case['id']!r}.")
-        keys = ["image", "label", *(key for key in ("clean_label", "trusted") if case.get(key) is not None)]
-        for key in keys:
+        for key in file_keys(case):
             try:
                 files = files_of(case, key)
             except TypeError:
                 files = []
             if not files:
                 raise TypeError(f"{key!r} of case {case['id']!r} must be a file or a list of files, got {case[key]!r}.")
-            for file in files:
-                if not file.is_file():
-                    raise FileNotFoundError(f"{file} of case {case['id']!r} does not exist, or is no file.")
             if key in ("label", "clean_label"):
                 counts.add(len(files))
     repeated = [name for name, count in Counter(case["id"].casefold() for case in cases).items() if count > 1]

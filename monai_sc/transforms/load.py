@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,26 @@ from monai.data import MetaTensor
 from monai.transforms import LoadImage, MapTransform, Transform
 from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
 
-__all__ = ["LoadLabel", "LoadLabeld"]
+__all__ = ["LoadLabel", "LoadLabeld", "read_image", "reason_of"]
+
+
+def read_image(load: LoadImage, path: Path, name: str) -> MetaTensor:
+    """Return what ``load`` makes of a file, which an error calls ``name``.
+
+    Raises:
+        ValueError: when it cannot be read.
+    """
+    try:
+        image: MetaTensor = load(path)
+    except Exception as error:  # each of MONAI's readers has its own
+        raise ValueError(f"{name} cannot be read: {reason_of(error)}.") from error
+    return image
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what a reader says, in one line, without a full stop; that of ITK begins with a place in its own code."""
+    text = re.sub(r"^.*\(0x[0-9a-f]+\): ", "", " ".join(str(error).split()))
+    return text.rstrip(".") or type(error).__name__
 
 
 class LoadLabel(Transform):
@@ -71,11 +91,7 @@ class LoadLabel(Transform):
         """Return the channels of one file."""
         if not path.is_file():
             raise FileNotFoundError(f"Label file {path} does not exist.")
-        try:
-            image: MetaTensor = self._load_image(path)
-        except Exception as error:  # each of MONAI's readers has its own
-            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__  # some of them fill a page
-            raise ValueError(f"Label file {path} cannot be read: {reason}.") from error
+        image = read_image(self._load_image, path, f"Label file {path}")
         if len(image) != 1:
             raise ValueError(f"Label file {path} must hold one channel, got {len(image)}.")
         content = image.numpy()[0]

@@ -1,0 +1,170 @@
+"""The file of an image or a label before it is used: is it whole, and on which grid does it lie?"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nibabel as nib
+import numpy as np
+import torch
+from monai.data import NibabelReader, PILReader
+from monai.data.utils import to_affine_nd
+from monai.transforms import LoadImage
+from monai.utils import MetaKeys
+from nibabel.openers import ImageOpener
+from PIL import Image
+
+from monai_sc.transforms.load import read_image, reason_of
+
+__all__ = ["Grid", "check_same_grid", "check_whole", "grid_of", "image_grid"]
+
+MAX_CONDITION = 1e6  # of an affine: far above that of any scanner, far below what rounding makes of one without inverse
+COPY_AGAIN = "copy it again from its source"
+REPAIR = "correct its header, or convert it again from its source"
+
+
+class Grid(NamedTuple):
+    """Where a file lies.
+
+    Attributes:
+        name: of the file, as a sentence calls it.
+        shape: ``(*spatial)``.
+        affine: ``(4, 4)``, of voxels to mm; ``None`` for a picture, which has no geometry.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    affine: np.ndarray | None
+
+
+def check_whole(path: Path, name: str, *, to_end: bool) -> None:
+    """Refuse a file that is not there, is empty or may not be read; a NIfTI file or a picture that is not whole.
+
+    Args:
+        path: of the file.
+        name: of the file, as a sentence calls it.
+        to_end: decompress ``.nii.gz`` up to its checksum; else only its size must be what its header says.
+
+    Raises:
+        ValueError: with one sentence.
+    """
+    try:
+        if not path.is_file():
+            raise ValueError(f"{name} does not exist, or is no file; correct its path.")
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}.") from error
+    if empty:
+        raise ValueError(f"{name} is empty, of 0 bytes; {COPY_AGAIN}.")
+    if _is_nifti(path):
+        _check_nifti(path, name, to_end)
+    elif PILReader().verify_suffix(path):
+        _check_picture(path, name)
+
+
+def image_grid(path: Path, name: str, load: LoadImage) -> Grid:
+    """Return the grid of a file that is whole, as ``load`` gives it; of NIfTI only the header is read.
+
+    Raises:
+        ValueError: when it cannot be read, or its affine has no inverse.
+    """
+    if not _is_nifti(path):
+        return grid_of(read_image(load, path, name), name)
+    image: Any = NibabelReader().read(path)  # where voxel size and affine contradict each other, it corrects one
+    return Grid(name, image.shape[:-1] if image.ndim > 3 else image.shape, np.asarray(image.affine))
+
+
+def grid_of(image: torch.Tensor, name: str) -> Grid:
+    """Return the grid of an image ``(channels, *spatial)`` as MONAI has read it.
+
+    Raises:
+        ValueError: when its affine has no inverse.
+    """
+    affine = getattr(image, "meta", {}).get(MetaKeys.ORIGINAL_AFFINE)
+    if affine is not None:
+        affine = to_affine_nd(3, np.asarray(affine))
+        _check_affine(affine, name)
+    return Grid(name, tuple(image.shape[1:]), affine)
+
+
+def check_same_grid(grid: Grid, reference: Grid) -> None:
+    """Refuse a file that does not lie on the grid of another one; where one has no geometry, only the shape counts.
+
+    Raises:
+        ValueError: with one sentence.
+    """
+    other = reference.name[0].lower() + reference.name[1:]
+    if grid.shape != reference.shape:
+        raise ValueError(
+            f"{grid.name} must have the shape of {other}, {reference.shape}, got {grid.shape}; resample or reorient "
+            "one of them."
+        )
+    if grid.affine is None or reference.affine is None:
+        return
+    if not np.allclose(grid.affine, reference.affine, atol=1e-3):
+        raise ValueError(
+            f"{grid.name} must have the affine of {other}, {reference.affine.round(3).tolist()}, got "
+            f"{grid.affine.round(3).tolist()}; resample or reorient one of them."
+        )
+
+
+def _is_nifti(path: Path) -> bool:
+    return bool(NibabelReader().verify_suffix(path))
+
+
+def _check_nifti(path: Path, name: str, to_end: bool) -> None:
+    packed = path.name.lower().endswith(".gz")
+    size = _unpacked_size(path, name) if packed and to_end else path.stat().st_size
+    try:
+        image: Any = nib.load(path)
+        expected = image.dataobj.offset + math.prod(image.shape) * image.get_data_dtype().itemsize
+        with ImageOpener(os.fspath(path)) as file:  # nibabel has replaced a voxel size of 0 by 1
+            sizes = type(image.header).from_fileobj(file, check=False)["pixdim"][1 : 1 + min(image.ndim, 3)]
+    except Exception as error:
+        if packed:
+            _unpacked_size(path, name)  # which knows more, where the header itself is cut off
+        raise ValueError(f"{name} cannot be read: {reason_of(error)}.") from error
+    if packed and not to_end:
+        # The last four bytes count those before the compression, unless the file was compressed in several parts.
+        with path.open("rb") as file:
+            file.seek(-4, os.SEEK_END)
+            told = int.from_bytes(file.read(), "little")
+        size = expected if told == expected % 2**32 else _unpacked_size(path, name)
+    if size < expected:
+        raise ValueError(f"{name} is truncated, to {size} of the {expected} bytes that its header tells; {COPY_AGAIN}.")
+    if not sizes.all():
+        raise ValueError(f"{name} must have voxels of a size over 0, got {sizes.tolist()} mm; {REPAIR}.")
+    _check_affine(np.asarray(image.affine), name)
+
+
+def _check_picture(path: Path, name: str) -> None:
+    try:
+        with Image.open(path) as picture:
+            picture.load()  # MONAI's reader (1.6) would leave the file of a truncated picture open
+    except Exception as error:
+        raise ValueError(f"{name} cannot be read: {reason_of(error)}.") from error
+
+
+def _unpacked_size(path: Path, name: str) -> int:
+    """Return the size of a gzip file before the compression; it is read to its end, where the checksum is."""
+    size = 0
+    try:
+        with gzip.open(path) as file:
+            while block := file.read(1 << 20):
+                size += len(block)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{name} is truncated or damaged: {reason_of(error)}; {COPY_AGAIN}.") from error
+    return size
+
+
+def _check_affine(affine: np.ndarray, name: str) -> None:
+    if not np.isfinite(affine).all():
+        raise ValueError(f"{name} must have a finite affine, got {affine.tolist()}; {REPAIR}.")
+    if np.linalg.cond(affine[:3, :3]) > MAX_CONDITION:
+        raise ValueError(f"{name} must have an affine that has an inverse, got {affine.tolist()}; {REPAIR}.")
