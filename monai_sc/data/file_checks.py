@@ -19,7 +19,7 @@ from monai.utils import MetaKeys
 from nibabel.openers import ImageOpener
 from PIL import Image
 
-from monai_sc.transforms.load import read_image, reason_of
+from monai_sc.transforms.load import read_image, reason_of, unreadable
 
 __all__ = ["Grid", "check_same_grid", "check_whole", "grid_of", "image_grid"]
 
@@ -59,7 +59,7 @@ def check_whole(path: Path, name: str, *, to_end: bool) -> None:
         with path.open("rb") as file:
             empty = not file.read(1)
     except OSError as error:
-        raise ValueError(f"{name} cannot be read: {error.strerror}.") from error
+        raise ValueError(f"{name} cannot be read: {error.strerror}; make it readable.") from error
     if empty:
         raise ValueError(f"{name} is empty, of 0 bytes; {COPY_AGAIN}.")
     if _is_nifti(path):
@@ -129,7 +129,7 @@ def _check_nifti(path: Path, name: str, to_end: bool) -> None:
     except Exception as error:
         if packed:
             _unpacked_size(path, name)  # which knows more, where the header itself is cut off
-        raise ValueError(f"{name} cannot be read: {reason_of(error)}.") from error
+        raise unreadable(name, error) from error
     if packed and not to_end:
         # The last four bytes count those before the compression, unless the file was compressed in several parts.
         with path.open("rb") as file:
@@ -148,7 +148,7 @@ def _check_picture(path: Path, name: str) -> None:
         with Image.open(path) as picture:
             picture.load()  # MONAI's reader (1.6) would leave the file of a truncated picture open
     except Exception as error:
-        raise ValueError(f"{name} cannot be read: {reason_of(error)}.") from error
+        raise unreadable(name, error) from error
 
 
 def _unpacked_size(path: Path, name: str) -> int:

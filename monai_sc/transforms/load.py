@@ -15,7 +15,7 @@ from monai.data import MetaTensor
 from monai.transforms import LoadImage, MapTransform, Transform
 from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
 
-__all__ = ["LoadLabel", "LoadLabeld", "read_image", "reason_of"]
+__all__ = ["LoadLabel", "LoadLabeld", "read_image", "reason_of", "unreadable"]
 
 
 def read_image(load: LoadImage, path: Path, name: str) -> MetaTensor:
@@ -27,8 +27,16 @@ def read_image(load: LoadImage, path: Path, name: str) -> MetaTensor:
     try:
         image: MetaTensor = load(path)
     except Exception as error:  # each of MONAI's readers has its own
-        raise ValueError(f"{name} cannot be read: {reason_of(error)}.") from error
+        raise unreadable(name, error) from error
     return image
+
+
+def unreadable(name: str, error: BaseException) -> ValueError:
+    """Return what to raise where a reader could not read a file."""
+    return ValueError(
+        f"{name} cannot be read: {reason_of(error)}; copy it again from its source, or convert it to a type that "
+        "MONAI reads."
+    )
 
 
 def reason_of(error: BaseException) -> str:

@@ -271,8 +271,8 @@ BAD = [
     ),
     pytest.param(
         with_label(blob(), shifted(0.1)),
-        r"Label file .*other\.nii\.gz must have the affine of image file .*a-image\.nii\.gz, \[\[-2\.0, .*5\.0\], .* got "
-        r"\[\[-2\.0, .*5\.1\], .*; resample or reorient one of them\.",
+        r"Label file .*other\.nii\.gz must have the affine of image file .*a-image\.nii\.gz, \[\[-2\.0, .*5\.0\], .* "
+        r"got \[\[-2\.0, .*5\.1\], .*; resample or reorient one of them\.",
         id="affine",
     ),
     pytest.param(
@@ -358,7 +358,8 @@ def test_bad_case_is_refused_or_left_out(case, tmp_path, caplog, spoil, message)
 def test_file_without_permission_is_refused(case, key):
     Path(case[key]).chmod(0)
     with pytest.raises(
-        ValueError, match=rf"{key.capitalize()} file .*a-{key}\.nii\.gz cannot be read: Permission denied\."
+        ValueError,
+        match=rf"{key.capitalize()} file .*a-{key}\.nii\.gz cannot be read: Permission denied; make it readable\.",
     ):
         usable_cases([case], progress=False)
 
