@@ -75,7 +75,8 @@ def load_prediction(path: Path, shape: tuple[int, ...], affine: np.ndarray | Non
             values = values[None] if values.ndim == len(shape) else np.moveaxis(values, -1, 0)
             if affine is not None and not np.allclose(found, affine, atol=1e-3):
                 raise ValueError(
-                    f"its affine must be that of the label, {affine.round(3).tolist()}, got {found.round(3).tolist()}"
+                    f"its affine must be that of the label, {affine.round(3).tolist()}, got {found.round(3).tolist()}; "
+                    "export it in the geometry of the label"
                 )
     except ValueError as error:
         raise ValueError(f"Prediction {path} cannot be used: {str(error).rstrip('.')}.") from error

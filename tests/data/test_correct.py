@@ -257,7 +257,7 @@ def test_prediction_is_found_by_the_name_of_its_label(tmp_path):
 def test_prediction_with_another_affine_is_refused(tmp_path):
     nib.save(nib.Nifti1Image(np.zeros((2, 3, 4, 2), np.float32), np.eye(4)), tmp_path / "a.nii.gz")
     assert load_prediction(tmp_path / "a.nii.gz", (2, 3, 4), np.eye(4)).values.shape == (2, 2, 3, 4)
-    with pytest.raises(ValueError, match=r"cannot be used: its affine must be that of the label"):
+    with pytest.raises(ValueError, match=r"cannot be used: its affine must be that of the label, .*; export it"):
         load_prediction(tmp_path / "a.nii.gz", (2, 3, 4), np.diag([2.0, 2, 2, 1]))
 
 
