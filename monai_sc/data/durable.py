@@ -11,9 +11,9 @@ __all__ = ["claim_folder", "release_folder", "sha256", "sync_folder", "write_syn
 
 LOCK = ".lock"
 
-# Of the folders that this process has claimed, how often, and the open lock file: closing any other descriptor of that
-# file would give the lock up.
-_claims: dict[Path, tuple[int, int]] = {}
+# How often a process has claimed a folder, and the open lock file: closing any other descriptor of that file would give
+# the lock up. A child process finds the claims of its parent here, but they are not its own.
+_claims: dict[tuple[int, Path], tuple[int, int]] = {}
 
 
 def write_synced(path: Path, text: str) -> None:
@@ -52,10 +52,10 @@ def claim_folder(folder: Path) -> None:
         ValueError: when another process has claimed it.
         OSError: when the folder cannot be written to.
     """
-    key = folder.resolve()
+    key = os.getpid(), folder.resolve()
     number, descriptor = _claims.get(key, (0, -1))
     if not number:
-        descriptor = os.open(key / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             import fcntl  # not on every system
 
@@ -70,7 +70,7 @@ def claim_folder(folder: Path) -> None:
 
 def release_folder(folder: Path) -> None:
     """Take back one claim of this process; without one, nothing happens."""
-    key = folder.resolve()
+    key = os.getpid(), folder.resolve()
     number, descriptor = _claims.pop(key, (0, -1))
     if number > 1:
         _claims[key] = (number - 1, descriptor)

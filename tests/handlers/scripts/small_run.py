@@ -145,7 +145,7 @@ def result_of(trainer, handler, store):
             for number in store.rounds
             for case in store.datalist(number)
         },
-        "weights": {name: digest(w.numpy().tobytes()) for name, w in network.state_dict().items()},
+        "weights": {name: w.tolist() for name, w in network.state_dict().items()},
     }
 
 

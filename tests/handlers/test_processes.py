@@ -1,0 +1,99 @@
+"""Trainings of two processes, which are started here without torchrun: nothing ends one but the other's end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+RUN = Path(__file__).parent / "scripts" / "small_run.py"
+
+
+def start(folder, *options, ranks=1):
+    """Return the processes of a run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(ranks):
+        own = {} if ranks == 1 else {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
+        environment = {
+            **os.environ,
+            **own,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, str(RUN), str(folder / "data"), str(folder / "out"), *options]
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    return processes
+
+
+def finish(processes, timeout=200):
+    """Return the exit status and the output of each process."""
+    try:
+        outputs = [process.communicate(timeout=timeout)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], outputs
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_labels_and_the_bias_of_one(tmp_path):
+    pytest.importorskip("monai", minversion="1.6", reason="accumulation_steps came with MONAI 1.6")
+    results = []
+    for name, options, ranks in (("one", ["--micro-batches", "2"], 1), ("two", [], 2)):
+        folder = tmp_path / name
+        status, outputs = finish(start(folder, "--fixed", *options, ranks=ranks))
+        assert status == [0] * ranks, outputs
+        results.append(json.loads((folder / "out" / "result.json").read_text().replace(str(folder), "")))
+        assert not [f for f in (folder / "out" / "labels").rglob(".*") if f.name != ".lock"]
+    one, two = results
+    for entries in (*one["manifests"].values(), *two["manifests"].values()):
+        for entry in entries:
+            for source in entry["sources"]:
+                del source["mtime_ns"]  # each run has files of its own
+    assert one["rounds"] == [0, 1, 2]
+    for key in ("history", "current", "rounds", "manifests", "labels"):
+        assert one[key] == two[key], key
+    for name, weights in one["weights"].items():
+        # The gradients of two processes are averaged, which rounds otherwise than a sum.
+        np.testing.assert_allclose(two["weights"][name], weights, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "moment"), [(1, "training"), (0, "relabelling")])
+def test_killed_process_ends_the_other_one_with_a_message(tmp_path, rank, moment):
+    processes = start(tmp_path, "--fixed", "--kill-on-rank", str(rank), "--at", moment, ranks=2)
+    processes[rank].wait(timeout=200)
+    status, outputs = finish(processes, timeout=60)
+    other = 1 - rank
+    assert status[rank] == -signal.SIGKILL
+    assert status[other] == 1
+    assert f"Another process of this run has ended, so rank {other} ends too" in outputs[other]
+    assert not list((tmp_path / "out" / "labels").glob("round-*"))
+
+
+@pytest.mark.slow
+def test_failing_process_tells_the_other_one_why(tmp_path):
+    status, outputs = finish(start(tmp_path, "--fixed", "--fail-on-rank", "1", "--at", "relabelling", ranks=2))
+    assert status == [1, 1]
+    assert "Rank 0 ends, since rank 1 failed: RuntimeError: the scanner is on fire" in outputs[0]
+    assert not list((tmp_path / "out" / "labels").glob("round-*"))
+
+
+@pytest.mark.slow
+def test_run_of_two_processes_goes_on_with_one(tmp_path):
+    status, _ = finish(start(tmp_path, "--fixed", "--fail-on-rank", "1", "--at", "training", ranks=2))
+    assert status == [1, 1]
+    status, outputs = finish(start(tmp_path, "--fixed"))
+    assert status == [0], outputs
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["rounds"] == [0, 1, 2]
