@@ -89,7 +89,7 @@ def grid_of(image: torch.Tensor, name: str) -> Grid:
     affine = getattr(image, "meta", {}).get(MetaKeys.ORIGINAL_AFFINE)
     if affine is not None:
         affine = to_affine_nd(3, np.asarray(affine))
-        _check_affine(affine, name)
+        _check_affine(affine, image.ndim - 1, name)
     return Grid(name, tuple(image.shape[1:]), affine)
 
 
@@ -140,7 +140,7 @@ def _check_nifti(path: Path, name: str, to_end: bool) -> None:
         raise ValueError(f"{name} is truncated, to {size} of the {expected} bytes that its header tells; {COPY_AGAIN}.")
     if not sizes.all():
         raise ValueError(f"{name} must have voxels of a size over 0, got {sizes.tolist()} mm; {REPAIR}.")
-    _check_affine(np.asarray(image.affine), name)
+    _check_affine(np.asarray(image.affine), image.ndim, name)
 
 
 def _check_picture(path: Path, name: str) -> None:
@@ -163,8 +163,8 @@ def _unpacked_size(path: Path, name: str) -> int:
     return size
 
 
-def _check_affine(affine: np.ndarray, name: str) -> None:
+def _check_affine(affine: np.ndarray, ndim: int, name: str) -> None:
     if not np.isfinite(affine).all():
         raise ValueError(f"{name} must have a finite affine, got {affine.tolist()}; {REPAIR}.")
-    if np.linalg.cond(affine[:3, :3]) > MAX_CONDITION:
+    if np.linalg.cond(affine[:3, : min(ndim, 3)]) > MAX_CONDITION:  # the third axis of a 2D file may be anything
         raise ValueError(f"{name} must have an affine that has an inverse, got {affine.tolist()}; {REPAIR}.")

@@ -34,16 +34,16 @@ def write_nifti(path, array, affine=AFFINE):
     return str(path)
 
 
-def write_header(path, **fields):
+def write_header(path, shape=SHAPE, **fields):
     """Write an image of float32 whose header nibabel would not write."""
     header = nib.Nifti1Header()
-    header.set_data_shape(SHAPE)
+    header.set_data_shape(shape)
     header.set_data_dtype(np.float32)
     header["vox_offset"], header["magic"] = 352, b"n+1"
     header["pixdim"][:4] = 1
     for key, value in fields.items():
         header[key] = value
-    content = header.binaryblock + bytes(4 + 4 * int(np.prod(SHAPE)))
+    content = header.binaryblock + bytes(4 + 4 * int(np.prod(shape)))
     Path(path).write_bytes(gzip.compress(content) if str(path).endswith(".gz") else content)
     return str(path)
 
@@ -511,6 +511,16 @@ def test_affine_of_the_header_is_that_of_the_loaded_image(tmp_path, fields, size
     np.testing.assert_array_equal(grid.affine, loaded.meta["original_affine"])
     label = write_nifti(tmp_path / "label.nii.gz", blob(), grid.affine)
     cases = [{"id": "a", "image": path, "label": label}]
+    assert usable_cases(cases, progress=False) == cases
+
+
+def test_third_axis_of_a_2d_file_may_have_no_size(tmp_path):
+    affine = np.diag([2.0, 3.0, 0.0, 1.0])
+    image, label = (
+        write_header(tmp_path / name, (12, 10), **rows(affine), pixdim=[1, 2, 3, 0, 0, 0, 0, 0])
+        for name in ("i.nii", "l.nii")
+    )
+    cases = [{"id": "a", "image": image, "label": label}]
     assert usable_cases(cases, progress=False) == cases
 
 
