@@ -129,8 +129,8 @@ class _FileCheck:
             files = files_of(case, key)
             if key == "trusted" and len(files) not in (1, self.num_classes):
                 raise ValueError(
-                    f"Trusted mask {files[0]} must be the only one of its case, or one of one per class "
-                    f"({self.num_classes}), got {len(files)}."
+                    f"Trusted mask {files[0]} must be one file for all classes, or there must be one per class, "
+                    f"{self.num_classes}, got {len(files)}."
                 )
             for file in files:
                 grid = self._grid(file, key, case.get("foreground", 1))

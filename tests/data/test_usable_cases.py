@@ -297,7 +297,7 @@ BAD = [
     ),
     pytest.param(
         with_files("trusted", blob(), blob()),
-        r"Trusted mask .*0\.nii\.gz must be the only one of its case, or one of one per class \(1\), got 2\.",
+        r"Trusted mask .*0\.nii\.gz must be one file for all classes, or there must be one per class, 1, got 2\.",
         id="trusted-number",
     ),
     pytest.param(
