@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from monai.config import PathLike
 from monai.data import MetaTensor
+from monai.data.utils import to_affine_nd
 from monai.transforms import LoadImage, Transform
 from monai.utils import MetaKeys
 
@@ -188,7 +189,8 @@ class LabelStore:
                 f"got {tuple(shape)} and {tuple(label.shape[1:])}."
             )
         if isinstance(label, MetaTensor) and MetaKeys.ORIGINAL_AFFINE in label.meta:
-            own, other = (np.asarray(matrix) for matrix in (label.meta[MetaKeys.ORIGINAL_AFFINE], affine))
+            matrices = label.meta[MetaKeys.ORIGINAL_AFFINE], affine
+            own, other = (to_affine_nd(3, np.asarray(matrix)) for matrix in matrices)
             if not np.allclose(own, other, atol=1e-3):
                 raise ValueError(
                     f"Image and label files of case {case_id!r} must have the same affine, got "

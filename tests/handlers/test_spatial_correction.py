@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 import torch
 from ignite.engine import Engine, Events
-from monai.data import CacheDataset, DataLoader, Dataset, PersistentDataset
+from monai.data import (
+    CacheDataset,
+    DataLoader,
+    Dataset,
+    MetaTensor,
+    PersistentDataset,
+    SmartCacheDataset,
+    ThreadDataLoader,
+)
 from monai.engines import SupervisedEvaluator, SupervisedTrainer
-from monai.handlers import LrScheduleHandler, MeanDice, from_engine
+from monai.handlers import LrScheduleHandler, MeanDice, SmartCacheHandler, from_engine
 from monai.transforms import (
     AsDiscreted,
     BorderPadd,
@@ -28,7 +36,7 @@ from monai.utils import convert_to_tensor
 
 from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
-from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
+from monai_sc.handlers import ResumeHandler, RoundEvents, SpatialCorrectionHandler
 from monai_sc.transforms import LoadLabeld
 
 SIZE = 40
@@ -360,25 +368,124 @@ def test_undefined_class_among_others_is_left_alone(tmp_path, caplog):
         assert (store.read(case["id"], 1)[0] != store.read(case["id"], 0)[0]).any()
 
 
-@pytest.mark.parametrize("kind", ["cache", "persistent"])
-def test_cached_training_data_see_the_new_labels(tmp_path, kind):
+@pytest.mark.filterwarnings("ignore:cache_num is greater or equal than dataset length:UserWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["plain", "cache", "smart-part", "smart-whole", "persistent", "thread"])
+def test_whatever_caches_the_training_data_sees_the_new_labels_only(tmp_path, kind, workers):
     def dataset(data, transform):
-        if kind == "cache":
-            return CacheDataset(data, transform, progress=False, num_workers=None)
-        return PersistentDataset(data, transform, cache_dir=tmp_path / "cache")
+        if kind == "plain":
+            return Dataset(data, transform)
+        if kind == "persistent":
+            return PersistentDataset(data, transform, cache_dir=tmp_path / "cache", track_meta=True, weights_only=False)
+        if kind.startswith("smart"):
+            number = 4 if kind == "smart-part" else 6
+            return SmartCacheDataset(data, transform, replace_rate=0.5, cache_num=number, progress=False)
+        return CacheDataset(data, transform, progress=False, num_workers=None)
 
-    trainer, _handler, store = build(tmp_path, dataset=dataset, epochs=4)
-    sizes = {}
+    trainer, _handler, store = build(tmp_path, dataset=dataset, epochs=4, rounds=2, representation="logit", gamma=0.4)
+    loader = DataLoader if kind != "thread" else ThreadDataLoader
+    trainer.data_loader = loader(
+        trainer.data_loader.dataset, batch_size=2, shuffle=True, num_workers=workers if loader is DataLoader else 0
+    )
+    trainer.state.epoch_length = len(trainer.data_loader)
+    trainer.state.dataloader = trainer.data_loader
+    if kind.startswith("smart"):
+        SmartCacheHandler(trainer.data_loader.dataset).attach(trainer)
+    seen = {}
 
     @trainer.on(Events.ITERATION_COMPLETED)
     def measure(engine):
         for item in engine.state.batch:
-            sizes.setdefault((engine.state.epoch - 1) // 4, {})[item["id"]] = int(item["label"].sum())
+            seen.setdefault((engine.state.epoch - 1) // 4, {}).setdefault(item["id"], set()).add(
+                int(item["label"].sum())
+            )
+            assert isinstance(item["label"], MetaTensor)
+            np.testing.assert_array_equal(item["label"].affine, AFFINE)
 
     trainer.run()
-    for case in store.cases:
-        assert sizes[0][case["id"]] == store.read(case["id"], 0).sum()
-        assert sizes[1][case["id"]] == store.read(case["id"], 1).sum()
+    assert len(seen) >= 2
+    for number, sizes in seen.items():
+        for case_id, own in sizes.items():
+            assert own == {int(store.read(case_id, number).sum())}
+
+
+def test_smart_cache_has_one_number_of_cases(tmp_path):
+    def dataset(data, transform):
+        return SmartCacheDataset(data, transform, cache_num=4, progress=False)
+
+    trainer, _handler, _store = build(tmp_path, dataset=dataset, epochs=1, folds=2, rounds=5)
+    with pytest.raises(ValueError, match=r"folds must be 1 with a SmartCacheDataset"):
+        trainer.run()
+
+
+def test_clean_case_that_is_also_trained_on_is_refused(tmp_path):
+    trainer, handler, store = build(tmp_path)
+    clean = handler.clean_loader.dataset
+    clean.data = [*clean.data, {**store.cases[2], "id": "renamed"}]
+    with pytest.raises(
+        ValueError, match=r"'renamed' has the image of 'case2', .*case2_image\.nii\.gz: leave it out of one list"
+    ):
+        trainer.run()
+
+
+@pytest.mark.parametrize("name", ["clean_loader", "relabel_loader"])
+def test_persistent_data_set_without_metadata_is_refused(tmp_path, name):
+    trainer, handler, _ = build(tmp_path)
+    loader = getattr(handler, name)
+    data = PersistentDataset(loader.dataset.data, loader.dataset.transform, cache_dir=None)
+    setattr(handler, name, DataLoader(data, batch_size=2))
+    with pytest.raises(ValueError, match=rf"PersistentDataset of {name} must have track_meta=True"):
+        trainer.run()
+
+
+def test_label_file_that_changed_since_a_round_stops_the_run(tmp_path):
+    trainer, _handler, store = build_resumable(tmp_path)
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=14), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert store.rounds == [0, 1]
+    rounds = checksums(tmp_path / "labels")
+    trainer, _handler, store = build_resumable(tmp_path)  # which writes all files anew, with the same content
+    label = store.cases[1]["label"]
+    nib.save(nib.Nifti1Image(np.zeros((SIZE, SIZE), dtype=np.uint8), AFFINE), label)
+    with pytest.raises(ValueError, match=r"must stay as they were .*case1_label\.nii\.gz and 0 more have changed"):
+        trainer.run()
+    assert checksums(tmp_path / "labels") == rounds
+
+
+def test_run_goes_on_with_its_own_options_only(tmp_path):
+    trainer, _handler, _store = build_resumable(tmp_path)
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=3), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    trainer, _handler, _store = build_resumable(tmp_path, shape_weight=0.2)
+    with pytest.raises(ValueError, match=r"shape_weight must be 0\.5, with which the run began, got 0\.2"):
+        trainer.run()
+
+
+def test_every_round_fires_an_event_and_leaves_metrics(tmp_path):
+    trainer, handler, store = build(tmp_path)
+    told = []
+    trainer.add_event_handler(
+        RoundEvents.ROUND_COMPLETED, lambda e: told.append((dict(e.state.metrics), store.current, len(handler.history)))
+    )
+    trainer.run()
+    assert [(current, length) for _, current, length in told] == [(1, 1), (1, 2)]
+    for (metrics, _, _), record in zip(told, handler.history, strict=True):
+        assert metrics["round"] == record["round"]
+        assert metrics["disc_bias"] == record["bias"][0]
+        assert metrics["disc_bias_mm"] == record["bias_mm"][0]
+        assert metrics["disc_clean_dice"] == record["clean_dice"][0]
+
+
+def test_manifest_says_how_each_case_was_corrected(tmp_path):
+    trainer, handler, store = build(tmp_path, representation="logit", gamma=0.8)
+    trainer.run()
+    record = handler.history[0]
+    for entry in store.manifest(1):
+        assert entry["bias"] == record["bias"]
+        assert entry["shift"] == [record["correction"]["disc"]["correction"]["shift"]]
+        assert (entry["representation"], entry["gamma"]) == (["logit"], [0.8])
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "taxicab"])
