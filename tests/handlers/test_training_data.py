@@ -2,6 +2,7 @@ import math
 
 import pytest
 from monai.data import CacheDataset, DataLoader, Dataset, DistributedSampler, SmartCacheDataset
+from monai.transforms import Lambda
 
 from monai_sc.handlers.training_data import use_cases
 
@@ -47,7 +48,7 @@ def test_sampler_of_a_process_follows_the_number_of_cases(kind, ranks):
 
 def test_same_labels_leave_a_cache_as_it_is():
     loaded = []
-    dataset = CacheDataset(cases("old"), lambda case: loaded.append(1) or case, progress=False)
+    dataset = CacheDataset(cases("old"), Lambda(lambda case: loaded.append(1) or case), progress=False)
     use_cases(DataLoader(dataset), cases("old"))
     assert len(loaded) == 6
     use_cases(DataLoader(dataset), cases("new"))
