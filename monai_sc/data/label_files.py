@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
+import zlib
 from pathlib import Path
 from typing import Any
 
 import itk
 import nibabel as nib
 import numpy as np
+from nibabel.openers import ImageOpener
 from PIL import Image
 
 __all__ = ["ONE_FILE", "PICTURES", "WRITABLE", "file_suffix", "write_label_like", "write_values_like"]
@@ -47,7 +51,8 @@ def write_label_like(mask: np.ndarray, path: Path, source: Path, foreground: flo
 def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str = "values") -> None:
     """Write ``values`` with the file type, shape, dtype and geometry of ``source``.
 
-    The same call writes the same bytes, whatever the time and the name of the file.
+    The header of a NIfTI, NRRD or MetaImage file is copied as it is, with all that readers ignore. The same call writes
+    the same bytes, whatever the time and the name of the file.
 
     Args:
         values: ``(*spatial)``, as MONAI's ``LoadImage`` would give them: its order of axes, and any scale of the file
@@ -62,14 +67,15 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
     suffix = file_suffix(source)
     if suffix in NIFTI:
         template: Any = nib.load(source)
-        slope, intercept = template.dataobj.slope, template.dataobj.inter
-        scaled = (slope, intercept) != (1, 0)
-        raw = (values - intercept) / slope if scaled else values
-        stored = _stored_like(raw, template.shape, template.get_data_dtype(), source, name)
-        image = type(template)(stored, None, template.header)
-        if scaled:
-            image.header.set_slope_inter(slope, intercept)  # which nibabel drops when it loads a file
-        nib.save(image, path)
+        given = template.dataobj
+        scaled = (given.slope, given.inter) != (1, 0)
+        raw = (values - given.inter) / given.slope if scaled else values
+        stored = _stored_like(raw, given.shape, given.dtype, source, name)
+        # Byte by byte, for nibabel does not write again all that it has read.
+        with ImageOpener(os.fspath(source)) as file:
+            header = file.read(given.offset)
+        with ImageOpener(os.fspath(path), "wb") as file:
+            file.write(header + stored.tobytes(order="F"))
     elif suffix in (".png", ".bmp"):
         with Image.open(source) as picture:
             like = np.asarray(picture)
@@ -81,12 +87,46 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
         image = itk.imread(os.fspath(source))
         like = itk.array_view_from_image(image)
         stored = np.ascontiguousarray(_stored_like(values.T, like.shape, like.dtype, source, name))
-        copy = itk.image_from_array(stored)
-        copy.CopyInformation(image)
-        copy.SetMetaDataDictionary(image.GetMetaDataDictionary())
-        itk.imwrite(copy, os.fspath(path), compression=True)
+        content = _with_text_header(stored, source) if suffix in (".nrrd", ".mha") else None
+        if content is not None:
+            path.write_bytes(content)
+        else:
+            copy = itk.image_from_array(stored)
+            copy.CopyInformation(image)
+            copy.SetMetaDataDictionary(image.GetMetaDataDictionary())
+            itk.imwrite(copy, os.fspath(path), compression=True)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def _with_text_header(stored: np.ndarray, source: Path) -> bytes | None:
+    """Return an NRRD or MetaImage file with the header of ``source``, ``None`` if its voxels lie elsewhere or as text.
+
+    ITK would lose fields of it, and its Python package cannot write each type that it reads.
+    """
+    found = re.match(rb"NRRD.*?\n\r?\n|.*?ElementDataFile *= *LOCAL *\r?\n", source.read_bytes(), re.DOTALL)
+    if found is None:
+        return None
+    header = found.group()
+    fields = dict(re.findall(rb"^([\w ]+?)(?:: | *= *)(.*?) *\r?$", header, re.MULTILINE))
+    yes = (b"True", b"true", b"1")
+    if header.startswith(b"NRRD"):
+        encoding = fields.get(b"encoding", b"").lower()
+        big = fields.get(b"endian") == b"big"
+        inside = not {b"data file", b"datafile", b"line skip", b"lineskip", b"byte skip", b"byteskip"} & fields.keys()
+    else:
+        encoding = b"zlib" if fields.get(b"CompressedData") in yes else b"raw"
+        big = (fields.get(b"BinaryDataByteOrderMSB") or fields.get(b"ElementByteOrderMSB")) in yes
+        inside = fields.get(b"BinaryData", b"True") in yes and b"HeaderSize" not in fields
+    voxels = stored.astype(stored.dtype.newbyteorder(">" if big else "<")).tobytes()
+    if not inside or encoding not in (b"raw", b"gzip", b"gz", b"zlib"):
+        return None
+    if encoding == b"zlib":
+        voxels = zlib.compress(voxels)
+        header = re.sub(rb"(CompressedDataSize *= *)\d+", rb"\g<1>%d" % len(voxels), header)
+    elif encoding != b"raw":
+        voxels = gzip.compress(voxels, mtime=0)
+    return header + voxels
 
 
 def _stored_like(values: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, source: Path, name: str) -> np.ndarray:
