@@ -15,6 +15,9 @@ from monai_sc.transforms.distance import spacing_of, voxel_size
 __all__ = ["FileGrid", "file_grid", "invert_to_file"]
 
 
+TINY = float(torch.finfo(torch.float32).tiny)
+
+
 @dataclass(frozen=True)
 class FileGrid:
     """How to measure on the grid of an image in voxels of its file: of their smallest side, where they are anisotropic.
@@ -52,6 +55,8 @@ def file_grid(image: torch.Tensor, metric: str) -> FileGrid:
 def invert_to_file(scores: torch.Tensor, image: torch.Tensor, transform: Compose) -> torch.Tensor:
     """Bring ``scores`` ``(classes, *spatial)`` from the grid of ``image`` back to that of the file it came from.
 
+    Scores of at least 0 are inside of something: those of what the transform had cropped are negative.
+
     Args:
         scores: on the grid of ``image``; resampled as the image was.
         image: as ``transform`` returned it under the key ``image``.
@@ -69,6 +74,8 @@ def invert_to_file(scores: torch.Tensor, image: torch.Tensor, transform: Compose
     if not image.applied_operations:
         return scores
     invert = Invertd("pred", transform, orig_keys="image", nearest_interp=False)
+    # The inverse of a crop pads with 0.
+    scores = torch.where(scores == 0, TINY, scores)
     result: MetaTensor = invert({"image": image, "pred": MetaTensor(scores)})["pred"]
     if result.applied_operations:
         names = ", ".join(str(operation["class"]) for operation in result.applied_operations)
@@ -76,4 +83,5 @@ def invert_to_file(scores: torch.Tensor, image: torch.Tensor, transform: Compose
             "Every spatial transform of relabel_loader must act on 'image' in its data set's own transform, "
             f"but these could not be inverted: {names}."
         )
-    return result.as_tensor()
+    found = result.as_tensor()
+    return torch.where(found == 0, -TINY, found)

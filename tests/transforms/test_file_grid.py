@@ -4,7 +4,16 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from monai.transforms import Compose, CropForeground, LoadImaged, Resized, Rotate90d, Spacingd, SpatialPadd
+from monai.transforms import (
+    CenterSpatialCropd,
+    Compose,
+    CropForeground,
+    LoadImaged,
+    Resized,
+    Rotate90d,
+    Spacingd,
+    SpatialPadd,
+)
 from PIL import Image
 
 from monai_sc.transforms.distance import voxel_size
@@ -56,6 +65,14 @@ def test_scores_come_back_voxel_by_voxel(nifti):
     assert type(back) is torch.Tensor
     for channel in back:
         np.testing.assert_array_equal(channel.numpy(), original.numpy()[0])
+
+
+def test_what_was_cropped_is_outside_and_a_score_of_0_is_inside(nifti):
+    image, chain = load(nifti, CenterSpatialCropd("image", roi_size=(6, 6, 4)))
+    (back,) = invert_to_file(torch.zeros(1, 6, 6, 4), image, chain)
+    expected = torch.zeros(12, 10, 6, dtype=torch.bool)
+    expected[3:9, 2:8, 1:5] = True
+    assert torch.equal(back >= 0, expected)
 
 
 def test_scores_without_spatial_transform_are_left_alone(nifti):
