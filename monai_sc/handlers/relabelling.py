@@ -25,7 +25,6 @@ from monai_sc.transforms.file_grid import invert_to_file
 __all__ = ["Relabelling", "fold_of", "to_file_grid"]
 
 SAMPLE = 32  # training cases from which the offset of the given labels is learnt
-TINY = float(torch.finfo(torch.float32).tiny)
 
 
 def fold_of(store: LabelStore, case_id: str, folds: int) -> int:
@@ -247,12 +246,10 @@ class Relabelling:
     ) -> np.ndarray:
         """Return the corrected masks of a case on the grid of its label files."""
         scores = torch.from_numpy(self._scores(case, corrector.logits(logits.numpy()), corrector))
-        # The label is scores >= 0, but where the inverse of a crop pads, 0 must be background.
-        scores = torch.where(scores == 0, TINY, scores)
         softmax = self.options.softmax
         joint = self._on_file_grid(case, given, torch.cat([scores, logits]) if softmax else scores)
         return corrector.label_of_scores(
-            np.where(joint[: len(given)] == 0, -np.float32(TINY), joint[: len(given)]),
+            joint[: len(given)],
             logits=joint[len(given) :] if softmax else None,
             given=given,
             spacing=self.options.file_spacing(case["image"]),
