@@ -34,7 +34,7 @@ python_use_unqualified_type_names = True
 nitpicky = True  # a reference to something of ours that does not exist is an error
 PACKAGES = ("collections", "ignite", "matplotlib", "monai", "numpy", "pathlib", "rich", "torch", "typing_extensions")
 nitpick_ignore_regex = [
-    (r"py:.*", rf"(TypeAliasForwardRef|.*GridParameters|{'|'.join(MONAI_UNIONS)}|({'|'.join(PACKAGES)})\..*)"),
+    (r"py:.*", rf"(TypeAliasForwardRef|Path|.*GridParameters|{'|'.join(MONAI_UNIONS)}|({'|'.join(PACKAGES)})\..*)"),
 ]
 
 
