@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def check_clean_cases(
                         f"{options.class_names}, got {len(output)}."
                     )
             logits.append(output.numpy())
-            labels.append(as_array(case["label"]))
+            labels.append(_label_of(case, options))
             ignore.append(as_array(case.get("ignore", torch.zeros(1, *output.shape[1:]))))
             spacings.append(spacing)
             sizes.append(size)
@@ -105,6 +106,17 @@ def check_clean_cases(
     if options.representation != "auto":  # as published: under one voxel there is no band, and nothing to move
         _leave_converged(corrector)
     return corrector, np.mean(scores, axis=0).tolist(), voxel_mm
+
+
+def _label_of(case: Mapping[str, Any], options: CorrectionOptions) -> np.ndarray:
+    """Return a clean label as a corrector takes it: with a softmax one map ``(1, *spatial)`` of 0, 1, 2, ..."""
+    label = as_array(case["label"])
+    if not options.softmax or len(label) == 1 or len(label) != len(options.class_names):
+        return label
+    masks = label > 0
+    if (masks.sum(axis=0) > 1).any():
+        raise ValueError("With output='softmax' the classes of a clean label must not overlap.")
+    return np.asarray((masks * np.arange(1, len(masks) + 1).reshape(-1, *(1,) * (masks.ndim - 1))).sum(axis=0)[None])
 
 
 def _uncorrected_dice(

@@ -1013,3 +1013,63 @@ def test_ignored_voxels_of_clean_cases_do_not_count(tmp_path):
 def test_bad_option_of_the_correction_is_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         build(tmp_path, **options)
+
+
+class Pair(Offset):
+    """Background and two discs that lie apart, as the logits of a softmax; the image holds minus their distances."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        return torch.cat([torch.zeros_like(x[:, :1]), x], dim=1)
+
+
+def pair_of(radius, shift=0):
+    """Return minus the distances to the boundaries of two discs, and their label map of the values 1 and 4."""
+    distances = np.stack([distance_image(radius - 1, 10), distance_image(radius, 29)])
+    return distances, np.select([distances[0] >= -shift, distances[1] >= -shift], [1, 4]).astype(np.int16)
+
+
+def test_label_maps_are_corrected_and_stay_label_maps(tmp_path):
+    lists = {}
+    for name, number, shift in (("case", 5, 3), ("clean", 4, 0)):
+        lists[name] = []
+        for k in range(number):
+            distances, label = pair_of(7 + k % 3, shift)
+            _, clean = pair_of(7 + k % 3)
+            files = {}
+            for kind, array in (("left", distances[0]), ("right", distances[1]), ("label", label), ("clean", clean)):
+                files[kind] = str(tmp_path / f"{name}{k}_{kind}.nii.gz")
+                nib.save(nib.Nifti1Image(array, AFFINE), files[kind])
+            image = [files["left"], files["right"]]
+            lists[name].append(
+                {"id": f"{name}{k}", "image": image, "label": files["label"], "clean_label": files["clean"]}
+            )
+    values = {"values": [1, 4]}
+    store = LabelStore(tmp_path / "labels", lists["case"], class_names=["left", "right"], **values)
+    label = [LoadLabeld("label", **values), SelectItemsd(["id", "image", "label"])]
+    network = Pair(3.0)
+    handler = SpatialCorrectionHandler(
+        store,
+        clean_loader=DataLoader(Dataset(lists["clean"], Compose([load_image(), *label])), batch_size=2),
+        relabel_loader=DataLoader(Dataset(store.cases, Compose([load_image(), SelectItemsd(["id", "image"])]))),
+        epochs_per_round=1,
+        output="softmax",
+        progress=False,
+    )
+    SupervisedTrainer(
+        device=torch.device("cpu"),
+        max_epochs=2,
+        train_data_loader=DataLoader(Dataset(store.datalist(), Compose([load_image(), *label])), batch_size=2),
+        network=network,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.0),
+        loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
+        train_handlers=[handler],
+    ).run()
+    assert store.rounds == [0, 1]
+    for case in store.datalist(1):
+        written = nib.load(case["label"])
+        assert written.get_data_dtype() == np.int16
+        found, clean = np.asarray(written.dataobj), np.asarray(nib.load(case["clean_label"]).dataobj)
+        given = np.asarray(nib.load(store.case(case["id"])["label"]).dataobj)
+        assert set(np.unique(found)) == {0, 1, 4}
+        assert (found == clean).mean() > 0.98 > 0.85 > (given == clean).mean()
