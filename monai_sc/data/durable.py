@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["claim_folder", "release_folder", "sha256", "sync_folder", "write_synced"]
+__all__ = ["claim_folder", "naming", "release_folder", "sha256", "sync_folder", "write_synced"]
 
 LOCK = ".lock"
 
@@ -16,9 +17,26 @@ LOCK = ".lock"
 _claims: dict[tuple[int, Path], tuple[int, int]] = {}
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of the disk, which else says no more than that there is no space left.
+
+    Raises:
+        OSError: with one sentence.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{path} could not be written: {error.strerror or error}.") from error
+
+
 def write_synced(path: Path, text: str) -> None:
-    """Write a file, and flush it to the disk."""
-    with path.open("w", encoding="utf-8") as file:
+    """Write a file, and flush it to the disk.
+
+    Raises:
+        OSError: naming the file, when the disk cannot take it.
+    """
+    with naming(path), path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -63,6 +63,7 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
 
     Raises:
         ValueError: when ``values`` have another size than ``source``, or its dtype cannot hold them.
+        OSError: when the disk cannot take the file.
     """
     suffix = file_suffix(source)
     if suffix in NIFTI:
@@ -94,7 +95,10 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
             copy = itk.image_from_array(stored)
             copy.CopyInformation(image)
             copy.SetMetaDataDictionary(image.GetMetaDataDictionary())
-            itk.imwrite(copy, os.fspath(path), compression=True)
+            try:
+                itk.imwrite(copy, os.fspath(path), compression=True)
+            except RuntimeError as error:  # such as of a full disk; it begins with a place in ITK's own code
+                raise OSError(" ".join(str(error).split()).split("): ", 1)[-1].rstrip(".")) from error
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 

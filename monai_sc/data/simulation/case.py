@@ -213,11 +213,7 @@ def _simulate_case(job: CaseJob) -> tuple[dict[str, Any], Path]:
     written = np.where(noisy[0] == label[0], clean.values, moved)  # a value that stays is not even rounded
     # with the process in its name: that of a killed run may be in its last moments
     staged = job.staging / f"{os.getpid()}-{hashlib.sha256(job.name.encode()).hexdigest()}{file_suffix(job.source)}"
-    try:
-        write_values_like(written, staged, job.source)
-    except RuntimeError as error:  # of ITK, such as a full disk; it begins with a place in its own code
-        reason = _one_line(error).split("): ", 1)[-1].rstrip(".")
-        raise SimulationError(f"{job.name} could not be written: {reason}.") from error
+    write_values_like(written, staged, job.source)
     try:
         reloaded = load_values(staged)[0]
     except ValueError as error:
