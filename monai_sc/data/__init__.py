@@ -6,7 +6,8 @@ from monai_sc.data.audit import audit_folder
 from monai_sc.data.cases import Case, check_cases
 from monai_sc.data.correct import correct_folder
 from monai_sc.data.jsrt import JSRT_CLASSES, JSRT_PIXEL_MM, jsrt_cases
-from monai_sc.data.label_store import LabelStore
+from monai_sc.data.label_store import LabelStore, RoundWriter
+from monai_sc.data.parts import Part
 from monai_sc.data.phantom import PHANTOM_CLASSES, phantom_cases, phantom_image
 from monai_sc.data.round_writer import RoundWriter
 from monai_sc.data.simulation import NoiseChoice, SimulationError, simulate_folder, summary
@@ -19,6 +20,7 @@ __all__ = [
     "Case",
     "LabelStore",
     "NoiseChoice",
+    "Part",
     "RoundWriter",
     "SimulationError",
     "UsableCases",
