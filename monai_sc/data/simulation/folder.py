@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from monai_sc.data.durable import sync_folder, write_synced
+from monai_sc.data.parts import Exchange, Part
 from monai_sc.data.simulation.case import SimulationError, sha256
 
 __all__ = ["MANIFEST", "RECORD", "SimulationFolder"]
@@ -28,19 +29,25 @@ class SimulationFolder:
 
     Every file is written in a hidden folder inside, flushed and renamed, then noted in a hidden manifest, which becomes
     the manifest when the last case is done. So whatever has its final name is whole, and what is not noted is done
-    again, with the same bytes.
+    again, with the same bytes. Of several parts each stages and notes its own files, and the last to end makes the
+    manifest.
 
     Args:
         root: the folder, which need not exist yet.
+        part: which this process is; by default the only one.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, part: Part | None = None) -> None:
         self.root = root
-        self.staging = root / STAGING
+        self.part = part or Part()
+        self.exchange = Exchange(root / STAGING, self.part, root, root / PROGRESS)
+        self.staging = self.exchange.scratch
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Keep other runs out of the folder, which is made if need be, and goes again if it stays empty.
+
+        Other parts may come in, but for a process that does everything. In the end the staging folder goes.
 
         Raises:
             ValueError: when another run writes into it.
@@ -52,12 +59,17 @@ class SimulationFolder:
         descriptor = os.open(self.root, os.O_RDONLY)
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, (fcntl.LOCK_SH if self.part.count > 1 else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"Another run writes into {self.root} right now; wait for it.") from None
             except OSError:
-                pass  # some network disks have no locks
-            yield
+                pass  # some network disks have no such locks
+            with ExitStack() as stack:
+                if self.exchange.is_needed:
+                    stack.enter_context(self.exchange.claimed())
+                else:
+                    stack.callback(shutil.rmtree, self.exchange.folder, ignore_errors=True)
+                yield
         finally:
             os.close(descriptor)
             if made:
@@ -72,14 +84,16 @@ class SimulationFolder:
     def begin(self, record: Mapping[str, Any]) -> None:
         """Clear the remains of a killed run away, and write down what is asked for if that has not been done."""
         shutil.rmtree(self.staging, ignore_errors=True)
-        self.staging.mkdir(exist_ok=True)  # a killed run's worker may still have been writing there
+        self.staging.mkdir(parents=True, exist_ok=True)  # a killed run's worker may still have been writing there
         if self.record() is None:
             self._put(RECORD, json.dumps(record, indent=2) + "\n")
 
     def forget(self) -> None:
-        """Delete the record and the list of what is done, when nothing is."""
-        for name in (RECORD, PROGRESS):
-            (self.root / name).unlink(missing_ok=True)
+        """Delete the record and the lists of what is done, if nothing is and no other part is at work."""
+        with self.exchange.alone():
+            if self.exchange.is_only() and not self.exchange.rows():
+                for file in (self.root / RECORD, *self.exchange.logs()):
+                    file.unlink(missing_ok=True)
 
     def refuse_foreign_files(self, names: Collection[str]) -> None:
         """Refuse a folder that holds anything but a simulation of files of these names.
@@ -87,7 +101,8 @@ class SimulationFolder:
         Raises:
             ValueError: naming the first other file.
         """
-        own = {RECORD, MANIFEST, PROGRESS, *names} if (self.root / RECORD).is_file() else set()
+        logs = [log.name for log in self.exchange.logs()]
+        own = {RECORD, MANIFEST, *logs, *names} if (self.root / RECORD).is_file() else set()
         for folder, folders, files in os.walk(self.root):
             where = Path(folder)
             links = [name for name in folders if (where / name).is_symlink()]
@@ -105,22 +120,7 @@ class SimulationFolder:
         file = self.root / MANIFEST
         return [_parsed(line, file) for line in file.read_text().splitlines()] if file.is_file() else None
 
-    def progress(self) -> dict[str, Entry]:
-        """Return the line of every case that is done, without one that was torn when the run was killed."""
-        file = self.root / PROGRESS
-        content = file.read_bytes() if file.is_file() else b""
-        lines = content[: content.rfind(b"\n") + 1].decode().splitlines()
-        return {entry["case"]: entry for entry in (_parsed(line, file) for line in lines)}
-
-    @contextmanager
-    def open_progress(self) -> Iterator[BinaryIO]:
-        """Open the list of the cases that are done, at the end of its last whole line."""
-        with (self.root / PROGRESS).open("ab+") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-            yield file
-
-    def place(self, entry: Entry, staged: Path, progress: BinaryIO) -> None:
+    def place(self, entry: Entry, staged: Path, note: Callable[[Entry], None]) -> None:
         """Give a finished file its name, and note it.
 
         Raises:
@@ -133,24 +133,29 @@ class SimulationFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             staged.replace(target)
             sync_folder(target.parent)
-            progress.write(json.dumps(entry).encode() + b"\n")
-            progress.flush()
-            os.fsync(progress.fileno())
+            note(entry)
         except OSError as error:
             raise SimulationError(f"{target} could not be written: {error.strerror or error}.") from error
 
-    def finish(self, entries: Mapping[str, Entry]) -> list[Entry]:
-        """Write the manifest, in the order of the names, and return it."""
-        lines = [entries[name] for name in sorted(entries)]
+    def finish(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Write the manifest, in the order of the names, and return it.
+
+        Raises:
+            SimulationError: when a file has gone since it was noted.
+        """
+        for entry in entries:
+            if not (self.root / entry["case"]).exists():
+                raise SimulationError(f"{self.root / entry['case']} has gone; simulate again, and it is made again.")
+        lines = sorted(entries, key=lambda entry: entry["case"])
         self._put(MANIFEST, "".join(json.dumps(line) + "\n" for line in lines))
         self.clean()
+        self.exchange.merged()
         return lines
 
     def clean(self) -> None:
-        """Delete what is of use only while a simulation runs; what is done stays noted if it is not complete."""
-        shutil.rmtree(self.staging, ignore_errors=True)
-        if (self.root / MANIFEST).is_file():
-            (self.root / PROGRESS).unlink(missing_ok=True)
+        """Delete the lists that the manifest has taken the place of."""
+        for log in self.exchange.logs():
+            log.unlink(missing_ok=True)
 
     def _put(self, name: str, text: str) -> None:
         write_synced(self.staging / name, text)

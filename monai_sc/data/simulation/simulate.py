@@ -24,6 +24,7 @@ from monai.transforms import Randomizable
 from rich.console import Console
 from rich.progress import track
 
+from monai_sc.data.parts import Part
 from monai_sc.data.simulated_round import describe
 from monai_sc.data.simulation.case import (
     CaseJob,
@@ -56,6 +57,7 @@ def simulate_folder(
     seed: int = 0,
     workers: int = 1,
     progress: bool = True,
+    part: Part | None = None,
 ) -> list[dict[str, Any]]:
     """Write a noisy version of every mask in a folder into another one: same names, file types, headers and dtypes.
 
@@ -86,9 +88,11 @@ def simulate_folder(
         seed: of the whole folder, at least 0.
         workers: processes, at least 1.
         progress: show a progress bar, on the standard error.
+        part: of several processes with the same call, which draw the masks between them; by default the only one. What
+            is drawn stays so, whatever the number of parts of a later call.
 
     Returns:
-        The manifest, sorted by name.
+        The manifest, sorted by name; empty for a part that ends before all masks are drawn.
 
     Raises:
         ValueError: before anything is written, when an argument is out of range, a folder does not fit, or ``out``
@@ -133,44 +137,49 @@ def simulate_folder(
             }
         )
     )
-    folder = SimulationFolder(root)
+    part = part or Part()
+    own = part.own(names)
+    folder = SimulationFolder(root, part)
 
     def job(name: str, empty_foreground: float | None, make: MakeNoise) -> CaseJob:
         return CaseJob(name, source / name, folder.staging, make, foreground, own_classes, empty_foreground, seed)
 
     with folder.claimed():
-        record = folder.record()
-        if record is not None:
-            _refuse_other_record(record, asked, source, root)
-        folder.refuse_foreign_files(names)
-        done = _verified(folder, source)
-        if folder.finished() is not None:
+        with folder.exchange.alone():
+            record = folder.record()
+            if record is not None:
+                _refuse_other_record(record, asked, source, root)
+            folder.refuse_foreign_files(names)
+            finished = folder.finished()
+            if record is None:
+                jobs = [job(name, None, make_noise) for name in names]
+                record = {**asked, "source": str(source), "empty_foreground": None, "calibration": None}
+                if foreground is None and classes is None:
+                    record["empty_foreground"] = _first_foreground(jobs)
+                if calibrate is not None:
+                    record["calibration"] = _calibration(calibrate, jobs, seed)
+            if finished is None:
+                folder.begin(record)
+        known = folder.exchange.rows() if finished is None else {entry["case"]: entry for entry in finished}
+        done = _verified(folder, source, {name: known[name] for name in own if name in known}, finished is not None)
+        if finished is not None:
             folder.clean()
-            return [done[name] for name in names]
-        if record is None:
-            jobs = [job(name, None, make_noise) for name in names]
-            record = {**asked, "source": str(source), "empty_foreground": None, "calibration": None}
-            if foreground is None and classes is None:
-                record["empty_foreground"] = _first_foreground(jobs)
-            if calibrate is not None:
-                record["calibration"] = _calibration(calibrate, jobs, seed)
+            return finished
         if record["calibration"] is not None:
             make_noise = partial(make_noise, num_steps=record["calibration"]["num_steps"])
-        jobs = [job(name, record["empty_foreground"], make_noise) for name in names if name not in done]
+        jobs = [job(name, record["empty_foreground"], make_noise) for name in own if name not in done]
         try:
-            folder.begin(record)
             bar = Console(stderr=True)
-            with folder.open_progress() as list_of_done, closing(_run(jobs, min(workers, len(jobs)))) as results:
+            with folder.exchange.noting() as note, closing(_run(jobs, min(workers, len(jobs)))) as results:
                 for entry, staged in track(results, "Simulating", len(jobs), console=bar, disable=not progress):
-                    folder.place(entry, staged, list_of_done)
-                    done[entry["case"]] = entry
-            return folder.finish(done)
+                    folder.place(entry, staged, note)
+                    known[entry["case"]] = entry
+            with folder.exchange.gathered(names) as entries:
+                return folder.finish(entries) if entries else []
         except BaseException:
-            if not done:  # nothing binds the folder to these options, which may have been the mistake
+            if not known:  # nothing binds the folder to these options, which may have been the mistake
                 folder.forget()
             raise
-        finally:
-            folder.clean()
 
 
 def summary(manifest: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -219,22 +228,24 @@ def _difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:
     return name, old, new
 
 
-def _verified(folder: SimulationFolder, source: Path) -> dict[str, dict[str, Any]]:
-    """Return what is done, after a check that neither the masks nor the noisy files are others by now."""
-    finished = folder.finished()
-    done = folder.progress() if finished is None else {entry["case"]: entry for entry in finished}
-    for name, entry in list(done.items()):
+def _verified(
+    folder: SimulationFolder, source: Path, entries: Mapping[str, Mapping[str, Any]], is_finished: bool
+) -> list[str]:
+    """Return which entries are done, after a check that neither the masks nor the noisy files are others by now."""
+    done = []
+    for name, entry in entries.items():
         if sha256(source / name) != entry["source_sha256"]:
             raise ValueError(
                 f"{source / name} has changed since {folder.root} was made from it; choose another folder for the "
                 "noisy masks."
             )
         file = folder.root / name
-        if finished is None and not file.exists():
-            del done[name]  # it is made again
-        elif not file.exists() or sha256(file) != entry["sha256"]:
+        if not is_finished and not file.exists():
+            continue  # it is made again
+        if not file.exists() or sha256(file) != entry["sha256"]:
             state = "has changed since it was written" if file.exists() else "is missing"
             raise ValueError(f"{file} {state}; choose another folder, or delete {folder.root} to simulate again.")
+        done.append(name)
     return done
 
 
