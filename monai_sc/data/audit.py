@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 from rich.progress import track
 
 from monai_sc.correction.presence import presence_rates
+from monai_sc.data.durable import naming
+from monai_sc.data.label_files import PICTURES, file_suffix
+from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import without_suffix
 from monai_sc.data.simulation.case import load_values
 from monai_sc.data.simulation.masks import find_masks
@@ -17,7 +21,10 @@ from monai_sc.functional.bias import boundary_bias, boundary_displacement
 from monai_sc.functional.dice import dice
 from monai_sc.transforms.distance import voxel_size
 
-__all__ = ["LabelFile", "audit_folder", "load_label", "pairs_of"]
+__all__ = ["EXCHANGE", "LabelFile", "audit_folder", "load_label", "pairs_of"]
+
+EXCHANGE = ".audit."  # how the hidden folder of the parts begins
+ABSENT = (1.0, np.nan, False, False)  # Dice, displacement, drawn and present of a class that neither label holds
 
 
 class LabelFile:
@@ -131,6 +138,8 @@ def audit_folder(
     ignore_value: float | None = None,
     tolerance: float | None = None,
     progress: bool = True,
+    part: Part | None = None,
+    out: str | Path | None = None,
 ) -> dict[str, Any]:
     """Compare labels with clean ones of the same cases: no network, no training.
 
@@ -140,6 +149,9 @@ def audit_folder(
         ignore_value: value of unknown voxels, in either.
         tolerance: a bias up to it does no harm, in mm; one voxel by default.
         progress: show a progress bar.
+        part: of several processes with the same call, which compare the cases between them; by default the only one.
+        out: folder in which the parts leave for each other what they have measured, in a hidden one that
+            :py:func:`monai_sc.reports.write_audit` deletes; only parts need it.
 
     Returns:
         ``unit`` (``"mm"``, or ``"voxel"`` where no file says how large a voxel is), ``voxel`` (mean size of its
@@ -147,67 +159,98 @@ def audit_folder(
         ``classes``: by value the mean Dice, ``bias`` and ``interval`` in the unit, ``bias_voxels``, ``verdict``,
         ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the interval, for other numbers of cases), and
         how often an object is drawn where there is none, and the reverse. ``nan`` where something is not defined.
+        Empty for a part that ends before all cases are compared.
 
     Raises:
-        ValueError: when there is nothing to compare, or two labels of a case do not lie on one grid.
+        ValueError: when there is nothing to compare, two labels of a case do not lie on one grid, or a part has no
+            ``out``.
         FileNotFoundError: when a folder does not exist.
     """
+    part = part or Part()
     source, reference = Path(labels), Path(clean)
     names = pairs_of(source, reference)
-    own_values: set[int] = set()
-    true_values: set[int] = set()
-    pairs = []
-    for name in track(names, "Reading labels", disable=not progress):
-        given = load_label(source, name)
-        true = load_label(reference, name, given)
-        own_values |= set(given.classes(ignore_value))
-        true_values |= set(true.classes(ignore_value))
-        pairs.append((min(given.spacing), given.in_mm))
-    values = own_values | true_values
-    if not values:
+    in_mm = all(file_suffix(Path(name)) not in PICTURES for name in names)
+
+    def compared(chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for name in track(chosen, "Comparing labels", disable=not progress):
+            yield _compared(source, reference, name, ignore_value, in_mm)
+
+    if part.count > 1 and out is None:
+        raise ValueError("out must be given for one of several parts, which exchange through it what they measure.")
+    if not part.own(names):
+        return {}  # there are more parts than cases
+    if out is not None:
+        asked = [version("monai-sc"), str(labels), str(clean), ignore_value, tolerance]
+        files = [folder / name for folder in (source, reference) for name in names]
+        exchange = Exchange(Path(out) / f"{EXCHANGE}{key_of(asked, files)}", part, Path(out))
+        if exchange.is_needed:
+            with exchange.claimed():
+                done = exchange.rows()
+                with exchange.noting() as note:
+                    for row in compared([name for name in part.own(names) if name not in done]):
+                        with naming(exchange.folder):
+                            note(row)
+                with exchange.gathered(names) as rows:
+                    return _result(rows, source, reference, in_mm, tolerance) if rows else {}
+    return _result(list(compared(names)), source, reference, in_mm, tolerance)
+
+
+def _compared(source: Path, reference: Path, name: str, ignore_value: float | None, in_mm: bool) -> dict[str, Any]:
+    """Return what is measured on a case: for each class in one of its labels, as JSON types."""
+    given = load_label(source, name)
+    true = load_label(reference, name, given)
+    values = [label.classes(ignore_value) for label in (given, true)]
+    classes = sorted({*values[0], *values[1]})
+    row: dict[str, Any] = {"case": name, "voxel": float(min(given.spacing)), "given": values[0], "clean": values[1]}
+    if not classes:
+        return {**row, "classes": {}}
+    unknown = [m for m in (given.ignored(ignore_value), true.ignored(ignore_value)) if m is not None]
+    ignore = np.any(unknown, axis=0)[None] if unknown else None
+    pair = [label.masks(classes) for label in (given, true)]
+    if ignore is not None:
+        pair = [masks & ~ignore for masks in pair]
+    displacement = boundary_displacement(*pair, spacing=given.spacing if in_mm else None, ignore=ignore)
+    drawn, present = (np.any(masks, axis=tuple(range(1, masks.ndim))) for masks in pair)
+    measured = zip(dice(*pair).tolist(), displacement.tolist(), drawn.tolist(), present.tolist(), strict=True)
+    return {**row, "classes": {str(value): list(found) for value, found in zip(classes, measured, strict=True)}}
+
+
+def _result(
+    rows: Sequence[Mapping[str, Any]], source: Path, reference: Path, in_mm: bool, tolerance: float | None
+) -> dict[str, Any]:
+    """Return the result of an audit, of the rows of all its cases.
+
+    Raises:
+        ValueError: when there is nothing to compare.
+    """
+    own_values, true_values = ({value for row in rows for value in row[key]} for key in ("given", "clean"))
+    classes = sorted(own_values | true_values)
+    if not classes:
         raise ValueError(f"{source} and {reference} hold no class in the cases that both have: all is background.")
     if not own_values & true_values:
         raise ValueError(
             f"{source} and {reference} must hold the same classes, got the values {sorted(own_values)} and "
             f"{sorted(true_values)} in the cases that both have."
         )
-    classes = sorted(values)
-    in_mm = all(known for _, known in pairs)
-    voxel = float(np.mean([size for size, _ in pairs])) if in_mm else 1.0
-    cases, displacements, scores, drawn, present = [], [], [], [], []
-    for name in track(names, "Comparing labels", disable=not progress):
-        given = load_label(source, name)
-        true = load_label(reference, name, given)
-        unknown = [m for m in (given.ignored(ignore_value), true.ignored(ignore_value)) if m is not None]
-        ignore = np.any(unknown, axis=0)[None] if unknown else None
-        pair = [label.masks(classes) for label in (given, true)]
-        if ignore is not None:
-            pair = [masks & ~ignore for masks in pair]
-        spacing = given.spacing if in_mm else None
-        displacements.append(boundary_displacement(*pair, spacing=spacing, ignore=ignore))
-        scores.append(dice(*pair))
-        drawn.append(pair[0].any(axis=tuple(range(1, pair[0].ndim))))
-        present.append(pair[1].any(axis=tuple(range(1, pair[1].ndim))))
-        cases.append(
-            {
-                "name": name,
-                "dice": dict(zip(map(str, classes), scores[-1].tolist(), strict=True)),
-                "displacement": dict(zip(map(str, classes), displacements[-1].tolist(), strict=True)),
-            }
-        )
+    voxel = float(np.mean([row["voxel"] for row in rows])) if in_mm else 1.0
     limit = voxel if tolerance is None else tolerance
+    names = [str(value) for value in classes]
+    measured = [[row["classes"].get(name, ABSENT) for name in names] for row in rows]  # (cases, classes) of four each
+    scores, displacements, drawn, present = (
+        np.array([[found[k] for found in case] for case in measured]) for k in range(len(ABSENT))
+    )
     if not np.isfinite(displacements).any():
         raise ValueError(
             f"In no case do a label of {source} and its clean label overlap, so that there is a boundary to compare."
         )
-    bias = boundary_bias(np.stack(displacements), tolerance=limit)
+    bias = boundary_bias(displacements, tolerance=limit)
     result: dict[str, Any] = {}
-    for k, value in enumerate(classes):
-        rates = presence_rates(np.stack(drawn)[:, k].tolist(), np.stack(present)[:, k].tolist())
+    for k, name in enumerate(names):
+        rates = presence_rates(drawn[:, k].tolist(), present[:, k].tolist())
         used = int(bias.num_used[k])
         sizes = dict.fromkeys((used, used + 1, 2 * used, 4 * used)) if used > 1 else {}
-        result[str(value)] = {
-            "dice": float(np.stack(scores)[:, k].mean()),
+        result[name] = {
+            "dice": float(scores[:, k].mean()),
             "bias": float(bias.mean[k]),
             "interval": bias.interval[k].tolist(),
             "bias_voxels": float(bias.mean[k] / voxel),
@@ -220,6 +263,14 @@ def audit_folder(
             "missed": [rates.num_missed, rates.num_present],
             "missed_interval": list(rates.missed_interval),
         }
+    cases = [
+        {
+            "name": row["case"],
+            "dice": dict(zip(names, score.tolist(), strict=True)),
+            "displacement": dict(zip(names, displacement.tolist(), strict=True)),
+        }
+        for row, score, displacement in zip(rows, scores, displacements, strict=True)
+    ]
     return {
         "unit": "mm" if in_mm else "voxel",
         "voxel": voxel,

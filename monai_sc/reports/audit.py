@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from matplotlib.lines import Line2D
 from monai.transforms import LoadImage
 
 from monai_sc.correction.state import plain
-from monai_sc.data.audit import LabelFile
+from monai_sc.data.audit import EXCHANGE, LabelFile
 from monai_sc.data.correct import refuse_source_folders
-from monai_sc.data.durable import write_synced
+from monai_sc.data.durable import naming, write_synced
 from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.data.predictions import without_suffix
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries
@@ -39,7 +40,11 @@ def check_audit_folder(out: str | Path, sources: Sequence[str | Path]) -> None:
     """
     refuse_source_folders(Path(out), [Path(source) for source in sources])
     folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or {file.name for file in folder.iterdir()} - set(RESULTS)):
+    hidden = {f".{name}" for name in RESULTS}  # of an audit that was killed, or of another part
+    if folder.exists() and (
+        not folder.is_dir()
+        or any(file.name not in {*RESULTS, *hidden} and not _is_exchange(file) for file in folder.iterdir())
+    ):
         raise ValueError(f"out must be a folder for audits only, new or that of an earlier one, got {out}.")
 
 
@@ -52,6 +57,8 @@ def write_audit(
     images: str | Path | None = None,
 ) -> None:
     """Write ``audit.json`` and ``audit.png`` into the folder ``out``: both or, where something fails, none of them.
+
+    What the parts of an audit have left there for each other goes.
 
     Args:
         result: of :py:func:`monai_sc.data.audit_folder`, called with ``labels`` and ``clean``.
@@ -66,13 +73,20 @@ def write_audit(
     partial = [folder / f".{name}" for name in RESULTS]
     try:
         write_synced(partial[0], json.dumps(plain(result, nan=False), indent=2) + "\n")
-        figure.savefig(partial[1], dpi=110, format="png")
+        with naming(partial[1]):
+            figure.savefig(partial[1], dpi=110, format="png")
     except BaseException:
         for file in partial:
             file.unlink(missing_ok=True)
         raise
     for file, name in zip(partial, RESULTS, strict=True):
         file.replace(folder / name)
+    for file in filter(_is_exchange, folder.iterdir()):
+        shutil.rmtree(file, ignore_errors=True)
+
+
+def _is_exchange(file: Path) -> bool:
+    return file.name.startswith(EXCHANGE) and file.is_dir()
 
 
 def plot_audit(
