@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,130 +15,21 @@ import numpy as np
 from rich.progress import track
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.data.audit import LabelFile, load_label, refuse_other_types
-from monai_sc.data.durable import sync_folder, write_synced
-from monai_sc.data.label_files import write_values_like
-from monai_sc.data.predictions import find_prediction, load_prediction
+from monai_sc.data.audit import LabelFile
+from monai_sc.data.correction_folders import Cases, CorrectionFolders
+from monai_sc.data.durable import naming, sync_folder, write_synced
+from monai_sc.data.label_files import file_suffix, write_values_like
+from monai_sc.data.parts import Exchange, Part, key_of
+from monai_sc.data.predictions import find_prediction
 from monai_sc.data.simulation.case import sha256
 from monai_sc.data.simulation.masks import find_masks
-from monai_sc.functional.correction import ROUNDING
 from monai_sc.functional.dice import dice
 
 __all__ = ["correct_folder", "refuse_source_folders"]
 
 SAMPLE = 50  # labels from which the offset of the labels is learnt
 REPORT, MANIFEST = "report.json", "manifest.jsonl"
-
-
-class _Cases(Sequence[Any]):
-    """Predictions or masks of some cases, each loaded when it is asked for."""
-
-    def __init__(self, load: Any, names: Sequence[str]) -> None:
-        self.load = load
-        self.names = names
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.load(self.names[index])
-
-
-class _Folders:
-    """What the files of one call are, and how to read them."""
-
-    def __init__(
-        self, predictions: Path, labels: Path, clean: Path, trusted: Path | None, kind: str | None, ignore: int | None
-    ) -> None:
-        self.predictions, self.labels, self.clean, self.trusted = predictions, labels, clean, trusted
-        self.kind = kind
-        self.ignore_value = ignore
-        self.foreground = 1
-        self.names = find_masks(labels)[0]
-        self.clean_names = find_masks(clean)[0]
-        for name in dict.fromkeys([*self.names, *self.clean_names]):
-            find_prediction(predictions, name)  # told now, not after an hour
-        refuse_other_types(self.names, self.clean_names)
-        if trusted is not None:
-            unknown = sorted(set(find_masks(trusted)[0]) - set(self.names))
-            if unknown:
-                raise ValueError(f"trusted must hold masks with the names of labels, got {unknown[0]}.")
-        self.values: list[int] = []
-        first = self.clean_label(self.clean_names[0])
-        sample = load_prediction(find_prediction(predictions, self.clean_names[0]), first.values.shape, first.affine)
-        self.channels = len(sample.values)
-        self.probabilities = self._kind_of(sample.are_probabilities, self.clean_names[0])
-        values = sorted({v for name in self.clean_names for v in self.clean_label(name).classes(ignore)})
-        if len(values) == 1 and self.channels <= 2:  # binary masks, perhaps of 0 and 255
-            self.foreground, values = values[0], [1]
-        highest = values[-1] if values else 1
-        if self.channels == 1 and highest == 1:
-            self.output, self.num_classes = "sigmoid", 1
-        elif self.channels > 1 and highest < self.channels:
-            self.output, self.num_classes = "softmax", self.channels - 1
-        else:
-            raise ValueError(
-                "Predictions must have one channel per value of the labels, the background among them (or one channel "
-                f"for labels of 0 and 1), got {self.channels} channels for labels up to {highest}."
-            )
-
-        self.values = list(range(1, self.num_classes + 1)) if self.foreground == 1 else [self.foreground]
-
-    def _kind_of(self, known: bool | None, name: str) -> bool:
-        if known is not None:
-            if self.kind is not None and known != (self.kind == "probabilities"):
-                raise ValueError(
-                    f"kind must be that of the files, {'probabilities' if known else 'logits'}, got {self.kind!r}."
-                )
-            return known
-        if self.kind is None:
-            raise ValueError(
-                f"kind must be 'logits' or 'probabilities' for predictions such as that of {name}: the file does not "
-                "say which it holds."
-            )
-        return self.kind == "probabilities"
-
-    def clean_label(self, name: str) -> LabelFile:
-        return self._mapped(load_label(self.clean, name))
-
-    def label(self, name: str) -> LabelFile:
-        return self._mapped(load_label(self.labels, name))
-
-    def clean_of(self, name: str, given: LabelFile) -> LabelFile:
-        """Return the clean label of a case that has both."""
-        return self._mapped(load_label(self.clean, name, given))
-
-    def _mapped(self, label: LabelFile) -> LabelFile:
-        """Return a label with the classes as 1, 2, ..., and refuse other values."""
-        if self.values:
-            unknown = sorted(set(label.classes(self.ignore_value)) - set(self.values))
-            if unknown:
-                raise ValueError(
-                    f"Label {label.path} must hold 0 and {', '.join(map(str, self.values))} only, got {unknown[0]}; "
-                    "give ignore_value, or make the values the same in all files."
-                )
-        if self.foreground != 1:
-            label.values = np.where(label.values == self.foreground, 1, label.values)
-        return label
-
-    def prediction(self, name: str, like: LabelFile) -> np.ndarray:
-        file = find_prediction(self.predictions, name)
-        found = load_prediction(file, like.values.shape, like.affine)
-        if len(found.values) != self.channels:
-            raise ValueError(f"All predictions must have {self.channels} channels, got {len(found.values)} in {file}.")
-        if self._kind_of(found.are_probabilities, name) != self.probabilities:
-            raise ValueError(f"All predictions must be probabilities, or all logits, but {file} is another kind.")
-        if self.probabilities and not (found.values.min() >= -ROUNDING and found.values.max() <= 1 + ROUNDING):
-            raise ValueError(
-                f"Prediction {file} must hold probabilities, in [0, 1], got values from {found.values.min():g} to "
-                f"{found.values.max():g}; say kind='logits' if it holds logits."
-            )
-        return found.values
-
-    def trust(self, name: str, like: LabelFile) -> np.ndarray | None:
-        if self.trusted is None or not (self.trusted / name).is_file():
-            return None
-        return np.asarray(load_label(self.trusted, name, like).values[None] != 0)
+REFUSED = "refused"  # of a row: how often a shift would have left too little, by class
 
 
 def correct_folder(
@@ -155,6 +47,7 @@ def correct_folder(
     shape_weight: float = 0.5,
     presence: bool = True,
     progress: bool = True,
+    part: Part | None = None,
 ) -> dict[str, Any]:
     """Correct a folder of labels by predictions of a network that learnt from them, and a few clean labels.
 
@@ -177,24 +70,33 @@ def correct_folder(
         shape_weight: the same.
         presence: the same.
         progress: show progress bars.
+        part: of several processes with the same call, which correct the labels between them; by default the only one.
+            Until the last one ends, what they have done waits in a hidden folder beside ``out``; the same call of a
+            part that failed goes on from there, whatever the number of parts.
 
     Returns:
         The report, as in ``report.json``: that of the corrector, ``unit``, ``labels_kept`` (classes whose labels stay,
         since the cases with both labels would be worse corrected), ``both`` (mean Dice by class of the given and of
-        the corrected labels of these cases, against the clean ones), and ``voxels_changed`` by class.
+        the corrected labels of these cases, against the clean ones), and ``voxels_changed`` by class. Empty for a part
+        that ends before all labels are corrected.
 
     Raises:
         ValueError: when folders or files do not fit each other.
         FileNotFoundError: when a folder or a prediction does not exist.
+        OSError: naming the file that the disk cannot take.
     """
+    part = part or Part()
     target = Path(out)
     sources = [Path(p) for p in (predictions, labels, clean, *([trusted] if trusted is not None else []))]
     refuse_source_folders(target, sources)
-    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise ValueError(f"out must be a new or an empty folder, got {target}, which is there and is not empty.")
+    if not part.own(find_masks(sources[1])[0]):
+        return {}  # there are more parts than labels
+    _refuse_used(target)
     if kind not in (None, "logits", "probabilities"):
         raise ValueError(f"kind must be 'logits' or 'probabilities', got {kind!r}.")
-    folders = _Folders(sources[0], sources[1], sources[2], None if trusted is None else sources[3], kind, ignore_value)
+    folders = CorrectionFolders(
+        sources[0], sources[1], sources[2], None if trusted is None else sources[3], kind, ignore_value
+    )
     names = list(class_names) if class_names is not None else [str(k + 1) for k in range(folders.num_classes)]
     if len(names) != folders.num_classes:
         raise ValueError(f"class_names must name {folders.num_classes} classes, got {names}.")
@@ -208,34 +110,55 @@ def correct_folder(
         max_shift=max_shift_mm,
         ignore_value=ignore_value,
     )
-    target.resolve().parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.resolve().name[:100]}.", dir=target.resolve().parent))
+    asked = {
+        "monai_sc": version("monai-sc"),
+        "sources": [str(source) for source in sources],
+        "kind": kind,
+        "class_names": names,
+        "ignore_value": ignore_value,
+        "max_shift_mm": max_shift_mm,
+        "representation": representation,
+        "shape_weight": shape_weight,
+        "presence": presence,
+    }
+    hidden = target.resolve().with_name(f".{target.resolve().name[:100]}.")
+    exchange = Exchange(Path(f"{hidden}{key_of(asked, folders.files())}"), part, target)
+    hidden.parent.mkdir(parents=True, exist_ok=True)
+    if exchange.is_needed:
+        return _correct_part(exchange, corrector, folders, target, progress)
+    partial = Path(tempfile.mkdtemp(prefix=hidden.name, dir=hidden.parent))
     try:
-        in_mm = _fit(corrector, folders, progress)
-        both, kept = _judge(corrector, folders)
-        entries = [
-            _correct_case(corrector, folders, name, kept, partial)
-            for name in track(folders.names, "Correcting labels", disable=not progress)
-        ]
-        write_synced(partial / MANIFEST, "".join(json.dumps(entry) + "\n" for entry in entries))
-        stays = [keep or corrector.keeps_given(k) for k, keep in enumerate(kept)]
-        report = {
-            **corrector.report(),
-            "unit": "mm" if in_mm else "voxel",
-            "output": folders.output,
-            "labels_kept": [name for name, keep in zip(names, stays, strict=True) if keep],
-            "both": both,
-            "voxels_changed": {name: sum(e["voxels_changed"][name] for e in entries) for name in names},
-            "cases": len(entries),
-            "monai_sc": version("monai-sc"),
-        }
-        write_synced(partial / REPORT, json.dumps(report, indent=2) + "\n")
-        partial.chmod(0o755)
-        _put_in_place(partial, target)
+        correction = _Correction.fitted(corrector, folders, target, progress)
+        bar = track(folders.names, "Correcting labels", disable=not progress)
+        rows = [correction.correct(name, partial, partial) for name in bar]
+        return correction.finish(rows, partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return report
+
+
+def _correct_part(
+    exchange: Exchange, corrector: SpatialCorrector, folders: CorrectionFolders, target: Path, progress: bool
+) -> dict[str, Any]:
+    """Correct the labels of a part, and return the report if it is the last to end."""
+    with exchange.claimed():
+        _refuse_used(target)  # another part may have ended meanwhile
+        partial = exchange.folder / "labels"
+        partial.mkdir(exist_ok=True)
+        correction = _Correction.fitted(corrector, folders, target, progress)
+        done = exchange.rows()
+        own = [name for name in exchange.part.own(folders.names) if name not in done]
+        with exchange.noting() as note:
+            for name in track(own, "Correcting labels", disable=not progress):
+                row = correction.correct(name, partial, exchange.scratch)
+                with naming(target / name):
+                    note(row)
+        with exchange.gathered(folders.names) as rows:
+            if not rows:
+                return {}
+            report = correction.finish(rows, partial)
+            exchange.merged()
+            return report
 
 
 def refuse_source_folders(target: Path, sources: Sequence[Path]) -> None:
@@ -254,6 +177,11 @@ def refuse_source_folders(target: Path, sources: Sequence[Path]) -> None:
             raise ValueError(f"out must be a folder of its own, not within or around {source}, got {target}.")
 
 
+def _refuse_used(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        raise ValueError(f"out must be a new or an empty folder, got {target}, which is there and is not empty.")
+
+
 def _put_in_place(partial: Path, target: Path) -> None:
     try:
         partial.rename(target.resolve())  # takes the place of an empty folder
@@ -265,22 +193,22 @@ def _put_in_place(partial: Path, target: Path) -> None:
     sync_folder(target.resolve().parent)
 
 
-def _fit(corrector: SpatialCorrector, folders: _Folders, progress: bool) -> bool:
+def _fit(corrector: SpatialCorrector, folders: CorrectionFolders, progress: bool) -> bool:
     """Fit on the clean labels and on a sample of the given ones, and say whether all sizes are known in mm."""
     clean = folders.clean_names
     in_mm = all(folders.clean_label(name).in_mm for name in clean)
     spacings = [folders.clean_label(name).spacing if in_mm else None for name in clean]
     corrector.fit(
-        _Cases(lambda name: folders.prediction(name, folders.clean_label(name)), clean),
-        _Cases(lambda name: folders.clean_label(name).values[None], clean),
+        Cases(lambda name: folders.prediction(name, folders.clean_label(name)), clean),
+        Cases(lambda name: folders.clean_label(name).values[None], clean),
         spacing=spacings,
     )
     chosen = np.unique(np.linspace(0, len(folders.names) - 1, min(SAMPLE, len(folders.names))).round().astype(int))
     sample = [folders.names[i] for i in chosen]
     if corrector.shape_weight:
         corrector.fit_given(
-            _Cases(lambda name: folders.prediction(name, folders.label(name)), sample),
-            _Cases(
+            Cases(lambda name: folders.prediction(name, folders.label(name)), sample),
+            Cases(
                 lambda name: folders.label(name).values[None],
                 list(track(sample, "Comparing predictions with labels", disable=not progress)),
             ),
@@ -290,7 +218,7 @@ def _fit(corrector: SpatialCorrector, folders: _Folders, progress: bool) -> bool
     return in_mm
 
 
-def _corrected(corrector: SpatialCorrector, folders: _Folders, name: str, given: LabelFile) -> np.ndarray:
+def _corrected(corrector: SpatialCorrector, folders: CorrectionFolders, name: str, given: LabelFile) -> np.ndarray:
     label = corrector.transform(
         folders.prediction(name, given),
         given=given.values[None],
@@ -300,7 +228,7 @@ def _corrected(corrector: SpatialCorrector, folders: _Folders, name: str, given:
     return np.asarray(label[0])
 
 
-def _judge(corrector: SpatialCorrector, folders: _Folders) -> tuple[dict[str, Any], list[bool]]:
+def _judge(corrector: SpatialCorrector, folders: CorrectionFolders) -> tuple[dict[str, Any], list[bool]]:
     """Compare corrected and given labels where a clean one is known, and say which classes had better stay."""
     both = [name for name in folders.names if name in set(folders.clean_names)]
     classes = range(1, folders.num_classes + 1)
@@ -323,48 +251,99 @@ def _judge(corrector: SpatialCorrector, folders: _Folders) -> tuple[dict[str, An
     return {"cases": len(both), "given": by_name[0], "corrected": by_name[1]}, kept
 
 
-def _correct_case(
-    corrector: SpatialCorrector, folders: _Folders, name: str, kept: Sequence[bool], target: Path
-) -> dict[str, Any]:
-    given = folders.label(name)
-    file = target / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    clean = name in set(folders.clean_names)
-    if clean:
+@dataclass(frozen=True)
+class _Correction:
+    """A corrector that knows what to do with the labels.
+
+    Attributes:
+        corrector: fitted.
+        folders: of the files.
+        target: the folder for the result.
+        in_mm: whether all sizes are known in mm.
+        both: how given and corrected labels compare with clean ones.
+        kept: for each class, whether its labels had better stay.
+    """
+
+    corrector: SpatialCorrector
+    folders: CorrectionFolders
+    target: Path
+    in_mm: bool
+    both: dict[str, Any]
+    kept: list[bool]
+
+    @classmethod
+    def fitted(
+        cls, corrector: SpatialCorrector, folders: CorrectionFolders, target: Path, progress: bool
+    ) -> _Correction:
+        """Fit the corrector, and judge it."""
+        in_mm = _fit(corrector, folders, progress)
+        return cls(corrector, folders, target, in_mm, *_judge(corrector, folders))
+
+    def correct(self, name: str, partial: Path, scratch: Path) -> dict[str, Any]:
+        """Write the corrected label of a case into ``partial``, by way of a file in ``scratch``, and return its row.
+
+        Raises:
+            OSError: naming the file, when the disk cannot take it.
+        """
+        folders, given = self.folders, self.folders.label(name)
+        self.corrector.refused = [0] * folders.num_classes
+        clean = name in set(folders.clean_names)
+        label = self._clean(name, given) if clean else self._corrected(name, given)
+        written = np.where(label == 1, folders.foreground, label) if folders.foreground != 1 else label
+        file, staged = partial / name, scratch / f".staged{file_suffix(given.path)}"
+        with naming(self.target / name):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_values_like(written, staged, given.path, name="label")
+            staged.replace(file)
+            sync_folder(file.parent)
+        masks = [np.stack([values == k + 1 for k in range(folders.num_classes)]) for values in (label, given.values)]
+        changed = [int((now != before).sum()) for now, before in zip(*masks, strict=True)]
+        return {
+            "case": name,
+            "source": "clean" if clean else "corrected",
+            "label": {"path": str(given.path), "sha256": sha256(given.path)},
+            "prediction": str(find_prediction(folders.predictions, name)),
+            "voxels_changed": self._by_name(changed),
+            "dice_to_given": self._by_name(dice(*masks).round(6).tolist()),
+            REFUSED: list(self.corrector.refused),
+        }
+
+    def finish(self, rows: Sequence[Mapping[str, Any]], partial: Path) -> dict[str, Any]:
+        """Write the manifest and the report beside the labels, put all in place, and return the report."""
+        entries = [{key: value for key, value in row.items() if key != REFUSED} for row in rows]
+        write_synced(partial / MANIFEST, "".join(json.dumps(entry) + "\n" for entry in entries))
+        corrector, names = self.corrector, self.corrector.class_names
+        corrector.refused = [sum(counts) for counts in zip(*(row[REFUSED] for row in rows), strict=True)]
+        stays = [keep or corrector.keeps_given(k) for k, keep in enumerate(self.kept)]
+        report = {
+            **corrector.report(),
+            "unit": "mm" if self.in_mm else "voxel",
+            "output": self.folders.output,
+            "labels_kept": [name for name, keep in zip(names, stays, strict=True) if keep],
+            "both": self.both,
+            "voxels_changed": {name: sum(e["voxels_changed"][name] for e in entries) for name in names},
+            "cases": len(entries),
+            "monai_sc": version("monai-sc"),
+        }
+        write_synced(partial / REPORT, json.dumps(report, indent=2) + "\n")
+        partial.chmod(0o755)
+        _put_in_place(partial, self.target)
+        return report
+
+    def _clean(self, name: str, given: LabelFile) -> np.ndarray:
+        """Return the clean label of a case, but for the voxels that stay."""
+        folders = self.folders
         true = folders.clean_of(name, given)
         stay = [m for m in (given.ignored(folders.ignore_value), true.ignored(folders.ignore_value)) if m is not None]
         trusted = folders.trust(name, given)
         stay += [trusted[0]] if trusted is not None else []
-        label = np.where(np.any(stay, axis=0), given.values, true.values) if stay else true.values
-    else:
-        label = _corrected(corrector, folders, name, given)
-        classes = range(1, folders.num_classes + 1)
-        stays = [value for value, keep in zip(classes, kept, strict=True) if keep]
-        if stays:  # of a class that stays, voxels neither come nor go
-            theirs = np.isin(given.values, stays) | np.isin(label, stays)
-            label = np.where(theirs, given.values, label)
-    written = np.where(label == 1, folders.foreground, label) if folders.foreground != 1 else label
-    write_values_like(written, file, given.path, name="label")
-    changed: Mapping[str, int] = {
-        class_name: int(((label == k + 1) != (given.values == k + 1)).sum())
-        for k, class_name in enumerate(corrector.class_names)
-    }
-    return {
-        "case": name,
-        "source": "clean" if clean else "corrected",
-        "label": {"path": str(given.path), "sha256": sha256(given.path)},
-        "prediction": str(find_prediction(folders.predictions, name)),
-        "voxels_changed": dict(changed),
-        "dice_to_given": dict(
-            zip(
-                corrector.class_names,
-                dice(
-                    np.stack([label == k + 1 for k in range(folders.num_classes)]),
-                    np.stack([given.values == k + 1 for k in range(folders.num_classes)]),
-                )
-                .round(6)
-                .tolist(),
-                strict=True,
-            )
-        ),
-    }
+        return np.where(np.any(stay, axis=0), given.values, true.values) if stay else true.values
+
+    def _corrected(self, name: str, given: LabelFile) -> np.ndarray:
+        """Return the corrected label of a case; of a class that stays, voxels neither come nor go."""
+        label = _corrected(self.corrector, self.folders, name, given)
+        stays = [k + 1 for k, keep in enumerate(self.kept) if keep]
+        return np.where(np.isin(given.values, stays) | np.isin(label, stays), given.values, label) if stays else label
+
+    def _by_name(self, values: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self.corrector.class_names, values, strict=True))
