@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from monai_sc.correction.state import plain
-from monai_sc.data import NoiseChoice, audit_folder, correct_folder, simulate_folder, summary
+from monai_sc.data import NoiseChoice, Part, audit_folder, correct_folder, simulate_folder, summary
 from monai_sc.data.simulation.folder import MANIFEST, SimulationFolder
 from monai_sc.data.simulation.masks import find_masks
 from monai_sc.reports.audit import check_audit_folder, write_audit
@@ -134,7 +134,7 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(run=_audit, when_stopped="nothing was written")
+    parser.set_defaults(run=_audit, when_stopped="no result was written")
     return parser
 
 
@@ -143,13 +143,21 @@ def _audit(arguments: argparse.Namespace) -> None:
     sources = [arguments.labels, arguments.clean, *([] if arguments.images is None else [arguments.images])]
     if arguments.out is not None:
         check_audit_folder(arguments.out, sources)
+    part = Part.from_environment()
+    if part.count > 1 and arguments.out is None:
+        raise ValueError("--out must be given to several processes, which exchange through it what they measure.")
     result = audit_folder(
         arguments.labels,
         arguments.clean,
         ignore_value=arguments.ignore_value,
         tolerance=arguments.tolerance,
-        progress=not quiet,
+        progress=not quiet and part.index == 0,
+        part=part,
+        out=arguments.out,
     )
+    if not result:
+        _print_part(part, quiet)
+        return
     content = json.dumps(plain(result, nan=False), indent=2)
     if arguments.out is not None:
         write_audit(result, arguments.labels, arguments.clean, arguments.out, images=arguments.images)
@@ -159,6 +167,12 @@ def _audit(arguments: argparse.Namespace) -> None:
         _print_audit(result)
         if arguments.out is not None:
             print(f"Results and pictures: {Path(arguments.out).resolve()}")
+
+
+def _print_part(part: Part, quiet: bool) -> None:
+    """Tell the user that the result is the matter of another process."""
+    if not quiet:
+        print(f"{part} is done; the last one to end writes the result.")
 
 
 def _print_audit(result: dict[str, Any]) -> None:
@@ -214,11 +228,13 @@ def add_correct(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--no-presence", action="store_true", help="never drop an object")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(run=_correct, when_stopped="nothing was written")
+    parser.set_defaults(run=_correct, when_stopped="no result was written")
     return parser
 
 
 def _correct(arguments: argparse.Namespace) -> None:
+    quiet = arguments.quiet or arguments.json
+    part = Part.from_environment()
     report = correct_folder(
         arguments.predictions,
         arguments.labels,
@@ -232,8 +248,12 @@ def _correct(arguments: argparse.Namespace) -> None:
         representation=arguments.representation,
         shape_weight=arguments.shape_weight,
         presence=not arguments.no_presence,
-        progress=not (arguments.quiet or arguments.json),
+        progress=not quiet and part.index == 0,
+        part=part,
     )
+    if not report:
+        _print_part(part, quiet)
+        return
     if arguments.json:
         print(json.dumps(report, indent=2))
     elif not arguments.quiet:
@@ -288,6 +308,8 @@ def _simulate(parameters: Sequence[str], arguments: argparse.Namespace) -> None:
     # before the folders are looked at, so that a wrong number is what the user is told
     choice.make(arguments.classes, **({"num_steps": 1} if choice.has_target else {}))
     out = Path(arguments.out)
+    quiet = arguments.quiet or arguments.json
+    part = Part.from_environment()
     was_complete = (out / MANIFEST).is_file()
     manifest = simulate_folder(
         arguments.source,
@@ -298,8 +320,12 @@ def _simulate(parameters: Sequence[str], arguments: argparse.Namespace) -> None:
         classes=arguments.classes,
         seed=arguments.seed,
         workers=arguments.workers,
-        progress=not (arguments.quiet or arguments.json),
+        progress=not quiet and part.index == 0,
+        part=part,
     )
+    if not manifest:
+        _print_part(part, quiet)
+        return
     result = {
         "out": str(out.resolve()),
         "cases": len(manifest),
