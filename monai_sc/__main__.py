@@ -28,6 +28,7 @@ example:
   python -m monai_sc simulate masks noisy --preset jsrt-expand --structure lung --target-dice 0.85
 
 A run that was stopped goes on when it is called again.
+Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
 Exit status: 0 done, 1 failed (a file, the disk), 2 refused (arguments, or folders that do not fit them).
 """
 
@@ -37,6 +38,7 @@ example:
   python -m monai_sc audit --labels labels --clean expert --out audit
 
 A case of the one folder is compared with the case of the same name in the other. Nothing is trained.
+Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
 """
 
 CORRECT_EXAMPLE = """\
@@ -45,6 +47,7 @@ example:
 
 Predictions: CASE.npz of nnU-Net (--save_probabilities), or CASE.nii.gz with the channels on the last axis and --kind.
 Best are predictions of networks that have not seen the case, as cross-validation gives them.
+Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
 """
 
 

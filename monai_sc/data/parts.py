@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 __all__ = ["Exchange", "Part", "key_of"]
 
 Row = dict[str, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Part:
     def __str__(self) -> str:
         return f"Part {self.index + 1} of {self.count}"
 
-    def own(self, items: Sequence[T]) -> list[T]:
-        """Return those of all items that this part is to do."""
-        return list(items[self.index :: self.count])
+    def own(self, names: Sequence[str]) -> list[str]:
+        """Return those of all names that this part is to do."""
+        return list(names[self.index :: self.count])
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Part:
