@@ -6,6 +6,7 @@ from monai_sc.data.audit import audit_folder
 from monai_sc.data.cases import Case, check_cases
 from monai_sc.data.correct import correct_folder
 from monai_sc.data.jsrt import JSRT_CLASSES, JSRT_PIXEL_MM, jsrt_cases
+from monai_sc.data.label_store import LabelStore
 from monai_sc.data.parts import Part
 from monai_sc.data.phantom import PHANTOM_CLASSES, phantom_cases, phantom_image
 from monai_sc.data.round_writer import RoundWriter

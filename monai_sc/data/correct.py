@@ -17,11 +17,10 @@ from rich.progress import track
 from monai_sc.correction import SpatialCorrector
 from monai_sc.data.audit import LabelFile
 from monai_sc.data.correction_folders import Cases, CorrectionFolders
-from monai_sc.data.durable import naming, sync_folder, write_synced
+from monai_sc.data.durable import naming, sha256, sync_folder, write_synced
 from monai_sc.data.label_files import file_suffix, write_values_like
 from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import find_prediction
-from monai_sc.data.simulation.case import sha256
 from monai_sc.data.simulation.masks import find_masks
 from monai_sc.functional.dice import dice
 

@@ -97,9 +97,8 @@ class LabelStore:
         self._case_of = {str(case["id"]): case for case in self.cases}
         self._position_of = {name: position for position, name in enumerate(self._case_of)}
         self.root.mkdir(parents=True, exist_ok=True)
-        for number in self.rounds:
-            if self._folder(number).is_dir():
-                self._refuse_other_labels(number)
+        if written := self._written():
+            self._refuse_other_labels(written[-1])
 
     @property
     def rounds(self) -> list[int]:
@@ -264,8 +263,7 @@ class LabelStore:
 
         A file whose size and time are as they were is taken for unchanged; else its SHA-256 decides.
         """
-        written = [number for number in self.rounds if self._folder(number).is_dir()]
-        changed = []
+        written, changed = self._written(), []
         for entry in self.manifest(written[-1]) if written else []:
             for source in entry["sources"]:
                 path = Path(source["path"])
@@ -361,9 +359,10 @@ class LabelStore:
                 if is_main():
                     shutil.rmtree(partial, ignore_errors=True)
                 if isinstance(error, OSError):
+                    reason = str(error.strerror or error).rstrip(".")
                     raise OSError(
-                        f"Round {number} could not be written to {self.root}: {error.strerror or error}. Nothing of it "
-                        "was kept, and the labels in force are as they were; the same command goes on from there."
+                        f"Round {number} could not be written to {self.root}: {reason}. Nothing of it was kept, and "
+                        "the labels in force are as they were; the same command goes on from there."
                     ) from error
                 raise
 
@@ -471,6 +470,9 @@ class LabelStore:
         if number not in self.rounds:
             raise ValueError(f"number must be one of the rounds {self.rounds} in {self.root}, got {number}.")
         return number
+
+    def _written(self) -> list[int]:
+        return [number for number in self.rounds if self._folder(number).is_dir()]
 
     def _chosen(self, number: int | None) -> int:
         return self._checked(self.current if number is None else number)

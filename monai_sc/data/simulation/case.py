@@ -15,12 +15,13 @@ import torch
 from monai.data import MetaTensor
 from monai.transforms import LoadImage, Randomizable
 
+from monai_sc.data.durable import sha256
 from monai_sc.data.label_files import PICTURES, file_suffix, write_values_like
 from monai_sc.functional import boundary_displacement, case_seed
 from monai_sc.functional.dice import dice
 from monai_sc.transforms.distance import voxel_size
 
-__all__ = ["CaseJob", "MakeNoise", "SimulationError", "read_case", "sha256", "simulate_case"]
+__all__ = ["CaseJob", "MakeNoise", "SimulationError", "read_case", "simulate_case"]
 
 MakeNoise = Callable[..., Randomizable]
 """Makes the noise transform: called with the list of classes of a label map, or with ``None`` for a binary mask."""
@@ -85,15 +86,6 @@ class CaseLabel:
         """Return a copy of the label; without geometry it has no affine, so that noise in mm is refused."""
         copy = torch.from_numpy(self.label.copy())
         return copy if self.affine is None else MetaTensor(copy, affine=torch.as_tensor(self.affine))
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:

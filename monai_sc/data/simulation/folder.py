@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from monai_sc.data.durable import sync_folder, write_synced
+from monai_sc.data.durable import sha256, sync_folder, write_synced
 from monai_sc.data.parts import Exchange, Part
-from monai_sc.data.simulation.case import SimulationError, sha256
+from monai_sc.data.simulation.case import SimulationError
 
 __all__ = ["MANIFEST", "RECORD", "SimulationFolder"]
 
