@@ -70,7 +70,7 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
         template: Any = nib.load(source)
         given = template.dataobj
         scaled = (given.slope, given.inter) != (1, 0)
-        raw = (values - given.inter) / given.slope if scaled else values
+        raw = _unscaled(values, given) if scaled else values
         stored = _stored_like(raw, given.shape, given.dtype, source, name)
         # Byte by byte, for nibabel does not write again all that it has read.
         with ImageOpener(os.fspath(source)) as file:
@@ -131,6 +131,17 @@ def _with_text_header(stored: np.ndarray, source: Path) -> bytes | None:
     elif encoding != b"raw":
         voxels = gzip.compress(voxels, mtime=0)
     return header + voxels
+
+
+def _unscaled(values: np.ndarray, given: Any) -> np.ndarray:
+    """Return what the file of ``given``, an array proxy of nibabel, must hold to be read as ``values``."""
+    raw: np.ndarray = (values - given.inter) / given.slope
+    if np.issubdtype(given.dtype, np.integer):
+        # Where the largest integer is read as 0.99999997, it is meant for 1.
+        limits = np.iinfo(given.dtype)
+        near = np.clip(raw, limits.min, limits.max)
+        raw = np.where(np.abs((near - raw) * given.slope) < 1e-3, near, raw)
+    return raw
 
 
 def _stored_like(values: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, source: Path, name: str) -> np.ndarray:

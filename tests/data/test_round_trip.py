@@ -45,7 +45,7 @@ EXTENSIONS = [  # of NIfTI: size, code, content; more space than it needs, as so
     (128, 4, b"<?xml version='1.0' ?><AFNI_attributes />"),
     (208, 44, bytes(range(200))),  # a code that nibabel does not know
 ]
-TYPES = [*ITK_TYPES, "int8", "int64", "scaled int16", "scaled uint16"]
+TYPES = [*ITK_TYPES, "int8", "int64", "scaled int16", "scaled uint16", "scaled int32"]
 SPACINGS = [(0.5, 6.0, 1.3), (0.7, 0.7, 3.0), (6.0, 0.5, 2.0), (1.0, 1.0, 1.0), (1 / 3, 0.9, 5.5)]
 SHAPES = [(9, 7, 5), (9, 7, 2), (8, 7, 5, 1), (9, 7, 1)]
 OBLIQUE = Rotation.from_euler("xy", [20, 20], degrees=True).as_matrix()
@@ -123,16 +123,21 @@ def write_nifti(kind, path, mask):
         numbers |= {"glmax": 255, "glmin": -3, "extents": 16384, "session_error": 2}
     for name, value in (texts | numbers).items():
         header[name] = value
-    value = np.iinfo(dtype).max if "scaled" in kind.dtype else 1
-    header["scl_slope"] = 1 / value if "scaled" in kind.dtype else SLOPES[kind.form]
-    header["scl_inter"] = 0
+    background, foreground = 0, 1
+    header["scl_slope"] = SLOPES[kind.form]
+    if "scaled" in kind.dtype:  # over the range of the type, so that the foreground reads 0.99998 or nearer to 1
+        limits = np.iinfo(dtype)
+        background, foreground = limits.min, limits.max
+        header["scl_slope"] = 1 / (limits.max - limits.min + 1)
+        header["scl_inter"] = -limits.min * header["scl_slope"]
+    voxels = np.where(mask, foreground, background).astype(dtype)
     extensions = b"".join(
         struct.pack(f"{endianness}ii", size, code) + content.ljust(size - 8, b"\0")
         for size, code, content in EXTENSIONS
     )
     header["vox_offset"] = header.single_vox_offset + len(extensions)
     with ImageOpener(str(path), "wb") as file:
-        file.write(header.binaryblock + b"\1\0\0\0" + extensions + (mask * value).astype(dtype).tobytes("F"))
+        file.write(header.binaryblock + b"\1\0\0\0" + extensions + voxels.tobytes("F"))
 
 
 def write_nrrd(kind, path, mask):

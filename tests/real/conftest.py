@@ -30,3 +30,15 @@ def jsrt():
 def lidc():
     """Return the folder with the nodules of LIDC-IDRI as 128 x 128 PNG files, by four annotators."""
     return data_set("lidc_slices")
+
+
+@pytest.fixture(scope="module")
+def brats():
+    """Return the folder with three cases of BraTS."""
+    return data_set("brats")
+
+
+@pytest.fixture(scope="module")
+def ms_lesion():
+    """Return the folder with a case of multiple sclerosis."""
+    return data_set("ms_lesion")
