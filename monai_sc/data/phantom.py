@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import nibabel as nib
 import numpy as np
@@ -90,7 +91,8 @@ def phantom_cases(
             for file, array in zip(files.values(), arrays, strict=True):
                 if file.is_file():
                     continue
-                partial = file.with_name(f".{file.name}")
+                # Processes of one training make the same files at the same time.
+                partial = file.with_name(f".{uuid4().hex}-{file.name}")
                 nib.save(nib.Nifti1Image(array, affine), partial)  # type: ignore[no-untyped-call]
                 partial.replace(file)
         cases.append(

@@ -1,5 +1,9 @@
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import nibabel as nib
@@ -87,6 +91,24 @@ def test_bundle_has_every_property(name, kind, configs, data):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("configs", [["train"], ["train", "reference"]], ids="-".join)
+def test_bundle_for_several_devices_has_every_property(name, configs, data, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    group = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for variable, value in group.items():
+        monkeypatch.setenv(variable, str(value))
+    made = workflow(name, *configs, "multi_gpu_train", **data(name, **QUICK[name]))
+    made.initialize()
+    try:
+        assert made.check_properties() == []
+        assert isinstance(made.trainer.network, torch.nn.parallel.DistributedDataParallel)
+    finally:
+        made.finalize()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_network_fits_the_metadata(name):
     folder = BUNDLES / name / "configs"
     for config in ("train", "inference"):
@@ -160,6 +182,36 @@ def test_bundle_runs_from_training_to_inference(name, data, tmp_path):
             np.testing.assert_allclose(np.abs(np.diag(label.affine)), 1)
             with Image.open(source) as picture:
                 assert label.shape[:2] == picture.size
+
+
+@pytest.mark.slow
+def test_bundle_trains_in_two_processes(data, tmp_path):
+    configs = BUNDLES / "phantom" / "configs"
+    sizes = {"image_size": 48, "num_cases": {"train": 5, "clean": 3, "test": 3}}
+    command = [
+        *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
+        *("-m", "monai.bundle", "run"),
+        *("--config_file", str([str(configs / f"{name}.json") for name in ("train", "multi_gpu_train")])),
+    ]
+    overrides = data("phantom", **sizes, epochs_per_round=1, max_rounds=1)
+    command += [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(BUNDLES.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "output" / "results.json").read_text())
+    assert (tmp_path / "output" / "report.png").is_file()
+    assert done.stdout.count("Stopped after round") == 1
+    rounds = sorted((tmp_path / "output" / "labels").glob("round-*"))
+    assert [folder.name for folder in rounds] == [f"round-{k:03d}" for k in range(len(rounds))]
+    for folder in rounds:
+        manifest = (folder / "manifest.jsonl").read_text().splitlines()
+        assert [json.loads(line)["case"] for line in manifest] == [f"train_{k:03d}" for k in range(5)]
+    # The test cases were split: together they gave what one process finds.
+    evaluated = workflow("phantom", "train", "evaluate", **data("phantom", **sizes))
+    run(evaluated)
+    (measured,) = list(results["test_dice"].values())[-1:]
+    found = evaluated.parser.get_parsed_content("validate::evaluator").state.metrics["test_dice"]
+    np.testing.assert_allclose(measured, found.numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
