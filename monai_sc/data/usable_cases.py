@@ -13,6 +13,7 @@ from rich.progress import track
 from monai_sc.data.cases import Case, check_list, file_keys, files_of
 from monai_sc.data.file_checks import Grid, check_same_grid, check_whole, grid_of, image_grid
 from monai_sc.functional.checks import check_choice
+from monai_sc.parallel import is_main
 from monai_sc.transforms.load import LoadLabel, read_image
 
 __all__ = ["UsableCases", "usable_cases"]
@@ -76,7 +77,7 @@ def usable_cases(
     clean_images = {file.resolve() for case in clean for file in files_of(case, "image")}
     taken: dict[tuple[str, Path], str] = {}
     usable = UsableCases()
-    for case in track(cases, "Checking cases", disable=not progress):
+    for case in track(cases, "Checking cases", disable=not (progress and is_main())):
         case_id, images = case["id"], files_of(case, "image")
         own = {(key, file.resolve()): file for key in ("image", "label") for file in files_of(case, key)}
         try:

@@ -11,6 +11,7 @@ import numpy as np
 from monai.config import PathLike
 from monai.transforms import LoadImage
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from monai_sc.correction.state import plain
@@ -36,9 +37,9 @@ def summarise_run(
 
     Returns:
         ``classes``, ``rounds`` (the history), ``kept_round``, ``label_dice`` and ``test_dice`` (by name, one value per
-        class; nothing of corrected labels if no correction was kept), and ``recovered``: the part of the mean test Dice
+        class; nothing of corrected labels if no correction was kept), ``recovered``: the part of the mean test Dice
         lost to label noise that the correction gave back, ``None`` where a network to compare with is missing or
-        nothing was lost.
+        nothing was lost; and ``skipped``: why cases were left out, by id.
 
     Raises:
         ValueError: when ``history`` is empty, or shorter than the round in force.
@@ -72,6 +73,7 @@ def summarise_run(
         "label_dice": {name: np.mean(values, axis=0).tolist() for name, values in scores.items() if values},
         "test_dice": test,
         "recovered": recovered,
+        "skipped": store.skipped,
     }
 
 
@@ -103,6 +105,11 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
         console.print(
             f"The correction recovered {100 * results['recovered']:.0f} % of the test Dice that the noise cost."
         )
+    if results["skipped"]:
+        skipped = Table("case", "why", title="Cases that were left out")
+        for name, reason in results["skipped"].items():
+            skipped.add_row(escape(name), escape(reason))
+        console.print(skipped)
 
 
 def write_reference(metrics: Mapping[str, Any], output_dir: PathLike) -> None:

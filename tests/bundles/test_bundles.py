@@ -10,7 +10,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from monai.bundle import ConfigWorkflow, verify_net_in_out
+from monai.bundle import ConfigParser, ConfigWorkflow, verify_net_in_out
 from PIL import Image
 
 from monai_sc.data import phantom_image
@@ -39,7 +39,7 @@ def write_jsrt(root):
                 files |= dict(zip(NOISY_FOLDERS, 255 * shift_boundary(masks, 3), strict=True))
             for folder, array in files.items():
                 (root / folder).mkdir(parents=True, exist_ok=True)
-                Image.fromarray(array.T.astype(np.uint8)).save(root / folder / f"CASE{k:03d}.png")
+                Image.fromarray(array.T.astype(np.uint8)).save(root / folder / f"{split.upper()}{k:03d}.png")
 
 
 @pytest.fixture
@@ -234,6 +234,38 @@ def test_every_noise_can_be_chosen(name, noise, data):
         assert (growth > 1.1).all()
     if noise == "markov_shrink":
         assert (growth < 0.9).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_cases_are_refused_or_left_out(name, data):
+    def parsed(key, **more):
+        made = workflow(name, "train", **data(name, **QUICK[name], **more))
+        made.initialize()
+        return made.parser.get_parsed_content(key)
+
+    bad = [parsed(f"{kind}_cases")[1] for kind in ("train", "clean")]
+    for case in bad:
+        file = Path(case["label"][0])
+        file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(RuntimeError) as error:
+        parsed("store")
+    assert re.match(r"Case '.*' cannot be used: Label file ", str(error.value.__cause__))
+    store = parsed("store", on_bad_case="skip")
+    assert len(store.cases) == 3
+    assert list(store.skipped) == [bad[0]["id"]]
+    assert Path(bad[0]["label"][0]).name in store.skipped[bad[0]["id"]]
+    assert bad[1]["id"] not in [case["id"] for case in parsed("clean_cases", on_bad_case="skip")]
+
+
+def test_rounds_know_the_version_of_the_bundle(data):
+    made = workflow("phantom", "train", **data("phantom", **QUICK["phantom"]))
+    made.initialize()
+    version = json.loads((BUNDLES / "phantom" / "configs" / "metadata.json").read_text())["version"]
+    assert made.parser.get_parsed_content("store").config_version == version
+    without = ConfigParser()
+    without.read_config(BUNDLES / "phantom" / "configs" / "train.json")
+    without.update(data("phantom", **QUICK["phantom"]))
+    assert without.get_parsed_content("store").config_version is None
 
 
 def test_unknown_noise_is_refused_by_name(data):

@@ -1,4 +1,5 @@
 import json
+import re
 
 import nibabel as nib
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from monai_sc.data import LabelStore
+from monai_sc.data import LabelStore, UsableCases
 from monai_sc.functional import shift_boundary
 from monai_sc.reports import plot_correction, print_results, summarise_run, write_reference, write_report
 
@@ -97,7 +98,17 @@ def test_report_is_written_with_a_picture(store, tmp_path, capsys):
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["recovered"] == pytest.approx(0.6)
     assert results["rounds"][0]["bias"] == [-3.0, None]
+    assert results["skipped"] == {}
     assert str(picture) in capsys.readouterr().out
+
+
+def test_cases_that_were_left_out_are_listed(store, tmp_path):
+    cases = UsableCases(store.cases, {"case9": "Label file a[b]/c.png is truncated or damaged"})
+    results = summarise_run(LabelStore(store.root, cases, class_names=store.class_names), HISTORY)
+    assert results["skipped"] == cases.skipped
+    console = Console(record=True, width=120)
+    print_results(results, console)
+    assert re.search(r"case9 .* Label file a\[b\]/c\.png is truncated or damaged", console.export_text())
 
 
 def test_report_without_a_correction_says_so(store, tmp_path, capsys):
