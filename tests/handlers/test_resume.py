@@ -1,20 +1,23 @@
 import pytest
 import torch
 from ignite.engine import Events
-from monai.data import DataLoader, Dataset
+from monai.data import CacheDataset, DataLoader, Dataset
 from monai.engines import SupervisedTrainer
+from monai.transforms import RandGaussianNoised
 
 from monai_sc.handlers import ResumeHandler
 
 
-def build(path, epochs=4):
+def build(path, epochs=4, workers=0, cache=Dataset, length=None):
     torch.manual_seed(0)
-    network = torch.nn.Linear(1, 1)
+    network = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout(0.3))
     data = [{"image": torch.tensor([float(k)]), "label": torch.tensor([2.0 * k])} for k in range(4)]
+    noise = RandGaussianNoised("image", prob=0.8)
     trainer = SupervisedTrainer(
         device=torch.device("cpu"),
         max_epochs=epochs,
-        train_data_loader=DataLoader(Dataset(data), batch_size=2),
+        epoch_length=length,
+        train_data_loader=DataLoader(cache(data, noise), batch_size=2, shuffle=True, num_workers=workers),
         network=network,
         optimizer=torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9),
         loss_function=torch.nn.MSELoss(),
@@ -24,10 +27,19 @@ def build(path, epochs=4):
     return trainer
 
 
-def test_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
-    whole = build(tmp_path / "whole.pt")
+def cached(data, transform):
+    return CacheDataset(data, transform, progress=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"workers": 2}, {"cache": cached}, {"length": 3}],
+    ids=["plain", "workers", "cached", "longer-epochs"],
+)
+def test_interrupted_run_ends_like_an_uninterrupted_one(tmp_path, options):
+    whole = build(tmp_path / "whole.pt", **options)
     whole.run()
-    cut = build(tmp_path / "cut.pt")
+    cut = build(tmp_path / "cut.pt", **options)
 
     @cut.on(Events.ITERATION_COMPLETED(once=5))
     def stop(engine):
@@ -35,11 +47,12 @@ def test_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         cut.run()
-    again = build(tmp_path / "cut.pt")
+    torch.rand(3)  # what a process draws in between makes no difference
+    again = build(tmp_path / "cut.pt", **options)
     epochs = []
     again.add_event_handler(Events.EPOCH_STARTED, lambda e: epochs.append(e.state.epoch))
     again.run()
-    assert epochs == [3, 4]
+    assert epochs == ([2, 3, 4] if options.get("length") else [3, 4])
     for a, b in zip(whole.network.parameters(), again.network.parameters(), strict=True):
         assert torch.equal(a, b)
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["cut.pt", "whole.pt"]
@@ -47,7 +60,7 @@ def test_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
 
 def test_state_is_saved_before_the_first_epoch(tmp_path):
     trainer = build(tmp_path / "new" / "a.pt")
-    first = trainer.network.weight.detach().clone()
+    first = trainer.network[0].weight.detach().clone()
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
     def stop(engine):
@@ -56,7 +69,7 @@ def test_state_is_saved_before_the_first_epoch(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     saved = torch.load(tmp_path / "new" / "a.pt", weights_only=True)
-    assert torch.equal(saved["model"]["weight"], first)
+    assert torch.equal(saved["model"]["0.weight"], first)
     assert saved["trainer"]["iteration"] == 0
 
 
