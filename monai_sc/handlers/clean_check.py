@@ -18,7 +18,7 @@ from monai_sc.correction import SpatialCorrector
 from monai_sc.correction.choice import ClassCorrection
 from monai_sc.functional.checks import as_array, check_same_shape
 from monai_sc.functional.dice import dice
-from monai_sc.handlers.correction_options import CorrectionOptions
+from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.handlers.prediction import ArraysOnDisk
 from monai_sc.parallel import broadcast_state, gather_items, own_part, unwrapped
 
@@ -82,12 +82,14 @@ def check_clean_cases(
             sizes.append(size)
             if options.group_key is not None:
                 groups.append(case[options.group_key])
-        sizes = exchange(sizes)
+        own_sizes, sizes = sizes, exchange(sizes)
         if not sizes:
             raise ValueError("clean_loader must hold at least one clean case, got none.")
         voxel_mm = float(np.mean(sizes))
         if options.max_shift_mm is not None and math.isnan(voxel_mm):
             raise ValueError("max_shift_mm needs the size of a voxel, which the files do not say; give voxel_mm.")
+        # One unit for all cases, whatever the size of their voxels.
+        spacings = [in_unit(own, size, voxel_mm) for own, size in zip(spacings, own_sizes, strict=True)]
         corrector = options.corrector(voxel_mm)
         try:
             corrector.fit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -115,3 +116,9 @@ class CorrectionOptions:
     def group(self, case: Mapping[str, Any]) -> str | None:
         """Return the annotator, site or scanner of a case."""
         return None if self.group_key is None else str(case[self.group_key])
+
+
+def in_unit(spacing: tuple[float, ...], voxel_mm: float, unit_mm: float) -> tuple[float, ...]:
+    """Return a spacing in voxels of ``voxel_mm`` in those of ``unit_mm``; as it is where either is not known."""
+    ratio = voxel_mm / unit_mm
+    return spacing if math.isnan(ratio) or math.isclose(ratio, 1) else tuple(side * ratio for side in spacing)

@@ -18,7 +18,7 @@ from monai_sc.correction.shape import GivenLearner, GivenShape
 from monai_sc.correction.state import plain
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.checks import check_same_shape
-from monai_sc.handlers.correction_options import CorrectionOptions
+from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.parallel import gather, gather_items, own_part, unwrapped
 from monai_sc.transforms.file_grid import invert_to_file
 
@@ -69,6 +69,7 @@ class Relabelling:
         self.options = options
         self.folds = folds
         self.found = [part for part in found if part["fold"] is not None] or list(found)
+        self.voxel_mm = float(self.found[-1]["classes"][0]["voxel_mm"])
         self.correctors = {part["fold"]: self._corrector(part["classes"]) for part in self.found}
 
     def judge(self, record: dict[str, Any]) -> None:
@@ -89,7 +90,7 @@ class Relabelling:
                 case, given, torch.from_numpy(np.concatenate([self._scores(case, own, corrector), own]))
             )
             scores, predicted = joint[: len(given)], joint[len(given) :] > 0
-            learner.add_scores(scores, predicted, given, self.options.file_spacing(case["image"]))
+            learner.add_scores(scores, predicted, given, self._file_spacing(case["image"]))
         learner.offsets = gather_items(learner.offsets, positions)
         learner.agreement = gather_items(learner.agreement, positions)
         for k, (name, shape) in enumerate(zip(self.options.class_names, learner.shapes(), strict=True)):
@@ -233,8 +234,13 @@ class Relabelling:
         }
 
     def _scores(self, case: Mapping[str, Any], logits: np.ndarray, corrector: SpatialCorrector) -> np.ndarray:
-        spacing, _ = self.options.grid(case["image"])
+        spacing, voxel_mm = self.options.grid(case["image"])
+        spacing = in_unit(spacing, voxel_mm, self.voxel_mm)
         return corrector.scores_of_logits(logits, spacing=spacing, group=self.options.group(case))
+
+    def _file_spacing(self, image: torch.Tensor) -> tuple[float, ...]:
+        spacing = self.options.file_spacing(image) or (1.0,) * (image.ndim - 1)
+        return in_unit(spacing, self.options.grid(image)[1], self.voxel_mm)
 
     def _on_file_grid(self, case: Mapping[str, Any], given: np.ndarray, scores: torch.Tensor) -> np.ndarray:
         result = to_file_grid(self.store, self.loader, case, scores).numpy()
@@ -252,7 +258,7 @@ class Relabelling:
             joint[: len(given)],
             logits=joint[len(given) :] if softmax else None,
             given=given,
-            spacing=self.options.file_spacing(case["image"]),
+            spacing=self._file_spacing(case["image"]),
         )
 
 

@@ -146,6 +146,7 @@ def run(
     spatial=preprocessing,
     inferer=None,
     image_loading=load_image,
+    clean_volume=None,
     image_type=".nii.gz",
     label_type=".nii.gz",
     **options,
@@ -153,7 +154,7 @@ def run(
     """Correct the labels of three cases once, and return them and the store."""
     types = {"image_type": image_type, "label_type": label_type}
     cases = make_cases(tmp_path / "data", volume, 3, "case", bias=BIAS, **types)
-    clean = make_cases(tmp_path / "data", volume, 3, "clean", bias=0, **types)
+    clean = make_cases(tmp_path / "data", clean_volume or volume, 3, "clean", bias=0, **types)
     store = LabelStore(tmp_path / "labels", [{key: case[key] for key in ("id", "image", "label")} for case in cases])
     both, image = ["image", "label"], ["image"]
     chain = Compose([*image_loading(), scale(), LoadLabeld("label"), *spatial(both), SelectItemsd(["id", *both])])
@@ -190,6 +191,19 @@ def score(case, mask):
     worst = np.abs(case["depth"][wrong]).max() if wrong.any() else 0.0
     middle = [nib.affines.apply_affine(case["affine"], np.argwhere(m).mean(axis=0)) for m in (mask, truth)]
     return 2 * (mask & truth).sum() / (mask.sum() + truth.sum()), worst, np.linalg.norm(middle[0] - middle[1])
+
+
+@pytest.mark.parametrize(
+    ("volume", "clean_volume"),
+    [
+        ("LPS, thick slices", "RAS, 1 mm"),
+        ("RAS, 1 mm", "LPS, thick slices"),
+        ("oblique PIR, anisotropic", "oblique"),
+        ("oblique", "PIR, anisotropic"),
+    ],
+)
+def test_clean_cases_may_have_voxels_of_another_size(tmp_path, volume, clean_volume):
+    check(*run(tmp_path, volume, clean_volume=clean_volume))
 
 
 def foreground_points(path, reader):
