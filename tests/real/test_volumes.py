@@ -118,7 +118,7 @@ def correct(folder, cases):
     SupervisedTrainer(
         device=torch.device("cpu"),
         max_epochs=2,
-        train_data_loader=DataLoader(Dataset(store.datalist()[:1], chain)),
+        train_data_loader=DataLoader(Dataset(store.datalist()[1:2], chain)),
         network=network,
         optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
         loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
