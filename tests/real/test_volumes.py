@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import itk
@@ -105,7 +106,8 @@ def correct(folder, cases):
     load, both = LoadImaged("image", ensure_channel_first=True), ["image", "label"]
     chain = Compose([load, LoadLabeld("label"), *preprocessing(both), SelectItemsd(both)])
     relabel = Compose([load, *preprocessing(["image"]), SelectItemsd(["id", "image"])])
-    clean = [{"image": cases[0]["image"], "label": cases[0]["clean"]}]
+    scan, depth = cases[0]["image"]
+    clean = [{"image": [scan, shutil.copy(depth, folder.with_name("clean_depth.nii"))], "label": cases[0]["clean"]}]
     network = Dilated()
     handler = SpatialCorrectionHandler(
         store,
@@ -118,7 +120,7 @@ def correct(folder, cases):
     SupervisedTrainer(
         device=torch.device("cpu"),
         max_epochs=2,
-        train_data_loader=DataLoader(Dataset(store.datalist()[1:2], chain)),
+        train_data_loader=DataLoader(Dataset(store.datalist()[:1], chain)),
         network=network,
         optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
         loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
