@@ -1072,4 +1072,4 @@ def test_label_maps_are_corrected_and_stay_label_maps(tmp_path):
         found, clean = np.asarray(written.dataobj), np.asarray(nib.load(case["clean_label"]).dataobj)
         given = np.asarray(nib.load(store.case(case["id"])["label"]).dataobj)
         assert set(np.unique(found)) == {0, 1, 4}
-        assert (found == clean).mean() > 0.98 > 0.85 > (given == clean).mean()
+        assert (found == clean).mean() > 0.95 > 0.85 > (given == clean).mean()
