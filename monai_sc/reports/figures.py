@@ -118,7 +118,7 @@ def _draw_bias(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Se
     axes.set_ylabel("too large  ←  bias  →  too small")
     axes.text(0.99, 0.02, "grey: under one voxel", transform=axes.transAxes, ha="right", fontsize=8, color="0.4")
     axes.set_xticks(rounds, [f"round {r}" for r in rounds])
-    axes.margins(x=0.12)
+    axes.set_xlim(rounds[0] - 0.3, rounds[-1] + 0.3)
     axes.legend(fontsize=9)
 
 
@@ -129,7 +129,7 @@ def _draw_dice(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Se
     axes.set_title("Dice of the predictions on the clean cases", fontsize=11)
     axes.set_ylabel("Dice")
     axes.set_xticks(rounds, [f"round {r}" for r in rounds])
-    axes.margins(x=0.12)
+    axes.set_xlim(rounds[0] - 0.3, rounds[-1] + 0.3)
     axes.grid(axis="y", color="0.9")
     axes.legend(fontsize=9)
 

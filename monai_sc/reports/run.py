@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from monai.config import PathLike
-from monai.transforms import LoadImage
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -18,10 +17,11 @@ from monai_sc.correction.state import plain
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.dice import dice
 from monai_sc.reports.figures import plot_correction
+from monai_sc.reports.shown_cases import ShownCases
 
 __all__ = ["print_results", "summarise_run", "write_reference", "write_report"]
 
-TEST_DICE = "test_dice"
+TEST_DICE = "_test_dice"
 
 
 def summarise_run(
@@ -32,7 +32,7 @@ def summarise_run(
     Args:
         store: of the run; clean labels, where they are known, serve to report the Dice of the labels.
         history: the records of :py:class:`monai_sc.handlers.SpatialCorrectionHandler`. If their ``metrics`` hold
-            ``test_dice``, one value per class, the results compare the networks.
+            ``NAME_test_dice`` of each class, the results compare the networks.
         reference: metrics of the same network trained on clean labels.
 
     Returns:
@@ -56,12 +56,12 @@ def summarise_run(
             scores["given"].append(dice(store.read(str(case["id"]), 0), clean))
             if kept:
                 scores["corrected"].append(dice(store.read(str(case["id"]), kept), clean))
-    test = {
-        "trained on given labels": history[0]["metrics"].get(TEST_DICE),
-        "trained on corrected labels": history[kept]["metrics"].get(TEST_DICE) if kept else None,
-        "trained on clean labels": (reference or {}).get(TEST_DICE),
+    measured = {
+        "trained on given labels": _test_dice(history[0]["metrics"], store.class_names),
+        "trained on corrected labels": _test_dice(history[kept]["metrics"], store.class_names) if kept else None,
+        "trained on clean labels": _test_dice(reference or {}, store.class_names),
     }
-    test = {name: np.atleast_1d(value).tolist() for name, value in test.items() if value is not None}
+    test = {name: values for name, values in measured.items() if values is not None}
     recovered = None
     if len(test) == 3:
         noisy, corrected, best = (float(np.mean(value)) for value in test.values())
@@ -75,6 +75,12 @@ def summarise_run(
         "recovered": recovered,
         "skipped": store.skipped,
     }
+
+
+def _test_dice(metrics: Mapping[str, Any], class_names: Sequence[str]) -> list[float] | None:
+    """Return the Dice of the test cases by class, ``None`` where it was not measured."""
+    names = [f"{name}{TEST_DICE}" for name in class_names]
+    return [float(metrics[name]) for name in names] if set(names) <= metrics.keys() else None
 
 
 def print_results(results: Mapping[str, Any], console: Console | None = None) -> None:
@@ -116,18 +122,18 @@ def write_reference(metrics: Mapping[str, Any], output_dir: PathLike) -> None:
     """Write the metrics of a network that was trained on clean labels, for :py:func:`write_report` to compare with.
 
     Args:
-        metrics: of the evaluator, ``test_dice`` among them: one value per class.
+        metrics: of the evaluator, ``NAME_test_dice`` of each class among them.
         output_dir: of the run to compare with.
 
     Raises:
-        KeyError: when there is no ``test_dice``.
+        KeyError: when there is no such metric.
     """
-    if TEST_DICE not in metrics:
-        raise KeyError(f"metrics must hold {TEST_DICE!r}, got {list(metrics)}.")
+    found = {name: float(value) for name, value in metrics.items() if name.endswith(TEST_DICE)}
+    if not found:
+        raise KeyError(f"metrics must hold NAME{TEST_DICE} of each class, got {list(metrics)}.")
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    values = np.atleast_1d(np.asarray(metrics[TEST_DICE], dtype=np.float64)).tolist()
-    (folder / "reference.json").write_text(json.dumps({TEST_DICE: values}) + "\n")
+    (folder / "reference.json").write_text(json.dumps(found) + "\n")
 
 
 def write_report(
@@ -148,24 +154,8 @@ def write_report(
         store, history, reference=json.loads(reference.read_text()) if reference.is_file() else None
     )
     (folder / "results.json").write_text(json.dumps(plain(results, nan=False), indent=2) + "\n")
-    ids = [str(case["id"]) for case in store.cases]
-    if results["kept_round"]:
-        changed = {entry["case"]: sum(entry["voxels_changed"]) for entry in store.manifest(results["kept_round"])}
-        ids.sort(key=lambda name: -changed[name])
-    chosen = [ids[i] for i in np.unique(np.linspace(0, len(ids) - 1, num_cases).round().astype(int))]
-    images = {str(case["id"]): case["image"] for case in store.cases}
-    cases = [
-        {
-            "id": name,
-            "image": LoadImage(image_only=True, ensure_channel_first=True)(images[name]).numpy()[0],
-            "given": store.read(name, 0),
-            "corrected": store.read(name) if results["kept_round"] else None,
-            "clean": store.read_clean(name),
-        }
-        for name in chosen
-    ]
     picture = folder / "report.png"
-    plot_correction(cases, history, store.class_names).savefig(picture, dpi=110)
+    plot_correction(ShownCases(store, num_cases), history, store.class_names).savefig(picture, dpi=110)
     print_results(results)
     Console(soft_wrap=True).print(f"Picture: {picture}")
     return picture

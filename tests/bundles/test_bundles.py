@@ -159,6 +159,8 @@ def test_bundle_runs_from_training_to_inference(name, data, tmp_path):
     kinds = ["given", "corrected", "clean"] if results["kept_round"] else ["given", "clean"]
     assert list(results["test_dice"]) == [f"trained on {kind} labels" for kind in kinds]
     assert (tmp_path / "output" / "report.png").is_file()
+    pictures = sorted((tmp_path / "output" / "rounds").iterdir())
+    assert [file.name for file in pictures] == [f"round-{k:03d}.png" for k in range(len(results["rounds"]))]
     evaluated = workflow(name, "train", "evaluate", **data(name, **quick))
     run(evaluated)
     assert evaluated.parser["validate::evaluator"] is not None
@@ -182,6 +184,49 @@ def test_bundle_runs_from_training_to_inference(name, data, tmp_path):
             np.testing.assert_allclose(np.abs(np.diag(label.affine)), 1)
             with Image.open(source) as picture:
                 assert label.shape[:2] == picture.size
+
+
+def tracked_metrics(results):
+    """Return the names of the numbers that a run logs."""
+    own = {f"{name}_{end}" for name in results["classes"] for end in ("bias", "bias_mm", "clean_dice", "test_dice")}
+    return own | {"round", "train_loss", "train_mean_dice", "test_mean_dice"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensorboard_shows_numbers_and_picture_of_a_round(name, data, tmp_path):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(workflow(name, "train", "tensorboard", **data(name, epochs_per_round=2, max_rounds=0, **QUICK[name])))
+    events = EventAccumulator(str(tmp_path / "output" / "tensorboard")).Reload()
+    results = json.loads((tmp_path / "output" / "results.json").read_text())
+    assert set(events.Tags()["scalars"]) == tracked_metrics(results)
+    assert [image.step for image in events.Images("labels")] == [2]
+    for class_name, bias in zip(results["classes"], results["rounds"][0]["bias"], strict=True):
+        assert [(event.step, event.value) for event in events.Scalars(f"{class_name}_bias")] == [
+            (2, pytest.approx(bias, rel=1e-6))
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")  # it uses what SQLAlchemy 2.1 deprecates
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("settings", ["default", "own"])
+def test_mlflow_gets_numbers_and_picture_of_a_round(name, settings, data, tmp_path, monkeypatch):
+    monkeypatch.setenv("DO_NOT_TRACK", "true")  # MLflow reports its use over the network
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    pytest.importorskip("sqlalchemy", reason="MLflow is installed without its database")
+    tracking = "mlflow" if settings == "default" else str(BUNDLES / name / "configs" / "mlflow.json")
+    quick = {"epochs_per_round": 2, "max_rounds": 0, **QUICK[name]}
+    run(workflow(name, "train", **data(name, **quick), tracking=tracking))
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'output' / 'mlruns.db'}")
+    (experiment,) = [one for one in client.search_experiments() if one.name == "monai_experiment"]
+    (made,) = client.search_runs([experiment.experiment_id])
+    assert made.info.status == "FINISHED"
+    results = json.loads((tmp_path / "output" / "results.json").read_text())
+    assert set(made.data.metrics) == tracked_metrics(results) | {"lr_group_0"}
+    pictures = [file.path for file in client.list_artifacts(made.info.run_id)]
+    assert pictures == ([] if settings == "default" else ["round-000.png"])
 
 
 @pytest.mark.slow
@@ -210,8 +255,8 @@ def test_bundle_trains_in_two_processes(data, tmp_path):
     evaluated = workflow("phantom", "train", "evaluate", **data("phantom", **sizes))
     run(evaluated)
     (measured,) = list(results["test_dice"].values())[-1:]
-    found = evaluated.parser.get_parsed_content("validate::evaluator").state.metrics["test_dice"]
-    np.testing.assert_allclose(measured, found.numpy(), atol=1e-4)
+    found = evaluated.parser.get_parsed_content("validate::evaluator").state.metrics
+    np.testing.assert_allclose(measured, [found[f"{name}_test_dice"] for name in ("large", "small")], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

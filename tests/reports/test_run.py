@@ -50,14 +50,18 @@ def store(tmp_path, request):
     return store
 
 
+def dice_of(disc, ghost):
+    return {"disc_test_dice": disc, "ghost_test_dice": ghost}
+
+
 HISTORY = [
-    record(0, -3.0, 0.7, metrics={"test_dice": [0.6, 0.5]}),
-    record(1, -0.2, 0.9, "the bias of every class is under one voxel", metrics={"test_dice": [0.8, 0.6]}),
+    record(0, -3.0, 0.7, metrics=dice_of(0.6, 0.5)),
+    record(1, -0.2, 0.9, "the bias of every class is under one voxel", metrics=dice_of(0.8, 0.6)),
 ]
 
 
 def test_summary_compares_labels_and_networks(store):
-    results = summarise_run(store, HISTORY, reference={"test_dice": [0.9, 0.7]})
+    results = summarise_run(store, HISTORY, reference=dice_of(0.9, 0.7))
     given, corrected = results["label_dice"]["given"], results["label_dice"]["corrected"]
     assert corrected[0] > given[0] + 0.05
     assert corrected[1] == given[1]
@@ -81,14 +85,14 @@ def test_summary_needs_a_round(store):
 
 def test_tables_show_the_numbers(store):
     console = Console(record=True, width=120)
-    print_results(summarise_run(store, HISTORY, reference={"test_dice": [0.9, 0.7]}), console)
+    print_results(summarise_run(store, HISTORY, reference=dice_of(0.9, 0.7)), console)
     text = console.export_text()
     for part in ("disc", "ghost", "-3.00 [-3.50, -2.50]", "undefined", "0.450", "1 (kept)", "recovered 60 %"):
         assert part in text, part
 
 
 def test_report_is_written_with_a_picture(store, tmp_path, capsys):
-    write_reference({"test_dice": np.array([0.9, 0.7])}, tmp_path / "out")
+    write_reference({"loss": np.ones(2), **dice_of(0.9, 0.7)}, tmp_path / "out")
     picture = write_report(store, HISTORY, tmp_path / "out")
     with Image.open(picture) as image:
         assert image.size[0] > 1000
@@ -120,7 +124,7 @@ def test_report_without_a_correction_says_so(store, tmp_path, capsys):
 
 
 def test_reference_without_test_dice_is_refused(tmp_path):
-    with pytest.raises(KeyError, match=r"metrics must hold 'test_dice', got \['loss'\]"):
+    with pytest.raises(KeyError, match=r"metrics must hold NAME_test_dice of each class, got \['loss'\]"):
         write_reference({"loss": 1.0}, tmp_path)
 
 

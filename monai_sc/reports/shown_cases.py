@@ -1,0 +1,48 @@
+"""The cases that a picture shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from monai.transforms import LoadImage
+
+from monai_sc.data.label_store import LabelStore
+
+__all__ = ["ShownCases"]
+
+
+class ShownCases(Sequence[dict[str, Any]]):
+    """Cases of a store as :py:func:`~monai_sc.reports.plot_correction` draws them, each read when it is asked for.
+
+    They are those whose labels the round in force changed most and least, and evenly between; in round 0, those at even
+    distances in the list.
+
+    Args:
+        store: of the run.
+        num_cases: at most.
+    """
+
+    def __init__(self, store: LabelStore, num_cases: int) -> None:
+        self.store = store
+        self.number = store.current
+        ids = [str(case["id"]) for case in store.cases]
+        if self.number:
+            changed = {entry["case"]: sum(entry["voxels_changed"]) for entry in store.manifest(self.number)}
+            ids.sort(key=lambda case_id: -changed[case_id])
+        self.ids = [ids[i] for i in np.unique(np.linspace(0, len(ids) - 1, num_cases).round().astype(int))]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: Any) -> Any:
+        case_id = self.ids[index]
+        image = LoadImage(image_only=True, ensure_channel_first=True)(self.store.case(case_id)["image"])
+        return {
+            "id": case_id,
+            "image": image.numpy()[0],
+            "given": self.store.read(case_id, 0),
+            "corrected": self.store.read(case_id, self.number) if self.number else None,
+            "clean": self.store.read_clean(case_id),
+        }
