@@ -148,6 +148,20 @@ def test_phantom_cases_are_written_once(tmp_path):
     assert not np.array_equal(nib.load(test[0]["image"]).get_fdata(), nib.load(cases[0]["image"]).get_fdata())
 
 
+def test_phantom_cases_may_be_written_by_two_processes_at_once(tmp_path, monkeypatch):
+    save, others = nib.save, []
+
+    def save_while_another_writes(image, file):
+        save(image, file)
+        if not others:
+            others.append(None)
+            others[0] = phantom_cases(tmp_path, "train", 1, size=(48, 48))
+
+    monkeypatch.setattr(nib, "save", save_while_another_writes)
+    assert phantom_cases(tmp_path, "train", 1, size=(48, 48)) == others[0]
+    assert len([file for file in tmp_path.rglob("*") if file.is_file()]) == 3
+
+
 def test_phantom_errors():
     with pytest.raises(ValueError, match=r"size must be 2 or 3 axes of at least 48 voxels, got \(20, 20\)\."):
         phantom_image((20, 20), 0)
