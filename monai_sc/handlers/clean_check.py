@@ -21,6 +21,7 @@ from monai_sc.functional.dice import dice
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.handlers.prediction import ArraysOnDisk
 from monai_sc.parallel import broadcast_state, gather_items, own_part, unwrapped
+from monai_sc.transforms.file_grid import unpadded_box
 
 __all__ = ["check_clean_cases", "nothing_found", "remember_best"]
 
@@ -75,9 +76,10 @@ def check_clean_cases(
                         "The network must have one output channel per class of the store "
                         f"{options.class_names}, got {len(output)}."
                     )
-            logits.append(output.numpy())
-            labels.append(_label_of(case, options))
-            ignore.append(as_array(case.get("ignore", torch.zeros(1, *output.shape[1:]))))
+            scanned: Any = (..., *unpadded_box(case["image"]))
+            logits.append(output.numpy()[scanned])
+            labels.append(_label_of(case, options)[scanned])
+            ignore.append(as_array(case.get("ignore", torch.zeros(1, *output.shape[1:])))[scanned])
             spacings.append(spacing)
             sizes.append(size)
             if options.group_key is not None:

@@ -20,7 +20,7 @@ from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.checks import check_same_shape
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.parallel import gather, gather_items, own_part, unwrapped
-from monai_sc.transforms.file_grid import invert_to_file
+from monai_sc.transforms.file_grid import invert_to_file, unpadded_box
 
 __all__ = ["Relabelling", "fold_of", "to_file_grid"]
 
@@ -236,7 +236,12 @@ class Relabelling:
     def _scores(self, case: Mapping[str, Any], logits: np.ndarray, corrector: SpatialCorrector) -> np.ndarray:
         spacing, voxel_mm = self.options.grid(case["image"])
         spacing = in_unit(spacing, voxel_mm, self.voxel_mm)
-        return corrector.scores_of_logits(logits, spacing=spacing, group=self.options.group(case))
+        box = unpadded_box(case["image"])
+        scanned: Any = (..., *box)
+        scores = corrector.scores_of_logits(logits[scanned], spacing=spacing, group=self.options.group(case))
+        # What was padded goes with the way back to the file; it gets the scores beside it, which leave no trace.
+        widths = [(part.start, size - part.stop) for part, size in zip(box, logits.shape[1:], strict=True)]
+        return np.pad(scores, [(0, 0), *widths], mode="edge")
 
     def _file_spacing(self, image: torch.Tensor) -> tuple[float, ...]:
         spacing = self.options.file_spacing(image) or (1.0,) * (image.ndim - 1)

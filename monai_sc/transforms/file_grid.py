@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from monai.data import MetaTensor
 from monai.transforms import Compose, Invertd
-from monai.utils import MetaKeys
+from monai.utils import MetaKeys, TraceKeys
 
 from monai_sc.transforms.distance import spacing_of, voxel_size
 
-__all__ = ["FileGrid", "file_grid", "invert_to_file"]
+__all__ = ["FileGrid", "file_grid", "invert_to_file", "unpadded_box"]
 
 
 TINY = float(torch.finfo(torch.float32).tiny)
@@ -50,6 +50,23 @@ def file_grid(image: torch.Tensor, metric: str) -> FileGrid:
     if metric == "taxicab":
         return FileGrid(None, min(size) / voxel, voxel_mm)
     return FileGrid(tuple(s / voxel for s in size), 1.0, voxel_mm)
+
+
+def unpadded_box(image: torch.Tensor) -> tuple[slice, ...]:
+    """Return the part of ``image`` ``(channels, *spatial)`` that its last transforms have not added by padding.
+
+    What was padded is no part of the scan: a structure does not end where it begins.
+    """
+    box = [slice(0, size) for size in image.shape[1:]]
+    for operation in reversed(getattr(image, "applied_operations", [])):
+        extra = operation[TraceKeys.EXTRA_INFO]
+        widths = extra.get("pad_info", {}).get(TraceKeys.EXTRA_INFO, extra).get("padded")
+        if widths is None:
+            break
+        box = [slice(s.start + before, s.stop - after) for s, (before, after) in zip(box, widths[1:], strict=True)]
+        if "pad_info" in extra:  # it has cropped before
+            break
+    return tuple(box)
 
 
 def invert_to_file(scores: torch.Tensor, image: torch.Tensor, transform: Compose) -> torch.Tensor:

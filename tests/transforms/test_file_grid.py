@@ -4,20 +4,26 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from monai.data import MetaTensor
 from monai.transforms import (
+    BorderPad,
     CenterSpatialCropd,
     Compose,
     CropForeground,
+    DivisiblePad,
+    Flip,
     LoadImaged,
     Resized,
+    ResizeWithPadOrCrop,
     Rotate90d,
     Spacingd,
+    SpatialPad,
     SpatialPadd,
 )
 from PIL import Image
 
 from monai_sc.transforms.distance import voxel_size
-from monai_sc.transforms.file_grid import FileGrid, file_grid, invert_to_file
+from monai_sc.transforms.file_grid import FileGrid, file_grid, invert_to_file, unpadded_box
 
 AFFINE = np.diag([-0.5, 0.5, 2.0, 1.0])
 
@@ -98,3 +104,26 @@ def test_operation_outside_the_transform_is_refused(nifti):
 def test_slice_that_is_not_axial_has_the_size_of_its_pixels():
     affine = np.array([[0.5, 0, 0, 0], [0, 0, 2, 0], [0, 0.8, 0, 0], [0, 0, 0, 1.0]])
     assert voxel_size(affine, 2) == (0.5, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "expected"),
+    [
+        ([], [(0, 10), (0, 12)]),
+        ([SpatialPad((16, 13))], [(3, 13), (0, 12)]),
+        ([SpatialPad((16, 13)), DivisiblePad(8)], [(3, 13), (1, 13)]),
+        ([BorderPad(2), Flip(0)], [(0, 14), (0, 16)]),  # padded before: taken for a part of the scan
+        ([Flip(0), BorderPad(2)], [(2, 12), (2, 14)]),
+        ([ResizeWithPadOrCrop((16, 8))], [(3, 13), (0, 8)]),
+        ([SpatialPad((4, 4))], [(0, 10), (0, 12)]),
+    ],
+    ids=["none", "one", "two", "before-a-flip", "after-a-flip", "and-crop", "needless"],
+)
+def test_what_was_padded_last_is_no_part_of_the_scan(transforms, expected):
+    image = MetaTensor(torch.rand(1, 10, 12) + 1)
+    padded = Compose(transforms)(image)
+    box = unpadded_box(padded)
+    assert [(part.start, part.stop) for part in box] == expected
+    if expected != [(0, 14), (0, 16)]:
+        assert (padded[(..., *box)] > 0).all()
+    assert unpadded_box(torch.zeros(1, 3, 4)) == (slice(0, 3), slice(0, 4))
