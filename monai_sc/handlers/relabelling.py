@@ -19,17 +19,13 @@ from monai_sc.correction.state import plain
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.checks import check_same_shape
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
+from monai_sc.handlers.training_data import fold_of
 from monai_sc.parallel import gather, gather_items, own_part, unwrapped
 from monai_sc.transforms.file_grid import invert_to_file, unpadded_box
 
-__all__ = ["Relabelling", "fold_of", "to_file_grid"]
+__all__ = ["Relabelling", "to_file_grid"]
 
 SAMPLE = 32  # training cases from which the offset of the given labels is learnt
-
-
-def fold_of(store: LabelStore, case_id: str, folds: int) -> int:
-    """Return which fold a case of the store belongs to: neighbours in the list in different ones."""
-    return store.position(case_id) % folds
 
 
 def to_file_grid(store: LabelStore, loader: DataLoader, case: Mapping[str, Any], scores: torch.Tensor) -> torch.Tensor:

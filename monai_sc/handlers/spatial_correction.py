@@ -16,9 +16,9 @@ from monai_sc.data.label_store import LabelStore
 from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.loaders import check_loaders
-from monai_sc.handlers.relabelling import Relabelling, fold_of, to_file_grid
+from monai_sc.handlers.relabelling import Relabelling, to_file_grid
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
-from monai_sc.handlers.training_data import use_cases
+from monai_sc.handlers.training_data import TrainingLabels
 from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, rank, unwrapped
 
 __all__ = ["RoundEvents", "SpatialCorrectionHandler"]
@@ -177,7 +177,7 @@ class SpatialCorrectionHandler:
         self._found: list[dict[str, Any]] = []
         self._record: dict[str, Any] = {}
         self._restarts = 0
-        self._training_cases: list[dict[str, Any]] = []
+        self._training = TrainingLabels(store, folds)
         self._running = False
         self._resumed = False
         self._has_claimed = False
@@ -276,7 +276,7 @@ class SpatialCorrectionHandler:
         gather()
         case = check_loaders(engine.data_loader, self.clean_loader, self.relabel_loader)
         to_file_grid(self.store, self.relabel_loader, case, torch.zeros(1, *case["image"].shape[1:]))
-        self._use_labels(engine, number)
+        self._training.use(engine.data_loader, number, self._fold)
 
     def __call__(self, engine: SupervisedTrainer) -> None:
         with fail_together():
@@ -391,28 +391,12 @@ class SpatialCorrectionHandler:
         self._fold = fold
         for name, part in self._parts(engine).items():
             part.load_state_dict(deepcopy(self._initial[name]))
-        self._use_labels(engine, len(self.history))
+        self._training.use(engine.data_loader, len(self.history), self._fold)
         engine.set_data(engine.data_loader)  # a fresh iterator: the old one may hold batches of the old labels
 
     def _parts(self, engine: SupervisedTrainer) -> dict[str, Any]:
         parts = {"network": unwrapped(engine.network), "optimizer": engine.optimizer, "lr_scheduler": self.lr_scheduler}
         return {name: part for name, part in parts.items() if part is not None}
-
-    def _use_labels(self, engine: SupervisedTrainer, number: int) -> None:
-        dataset: Any = engine.data_loader.dataset  # type: ignore[union-attr]
-        if not self._training_cases:
-            self._training_cases = list(dataset.data)
-        labels = {case["id"]: case["label"] for case in self.store.datalist(number)}
-        datalist = [
-            {**case, "label": labels.get(case["id"], case["label"])}
-            for case in self._training_cases
-            if self._fold is None
-            or case["id"] not in labels
-            or fold_of(self.store, case["id"], self.folds) != self._fold
-        ]
-        if not datalist:
-            raise ValueError(f"folds must leave cases to train on, got {self.folds} for {len(labels)} cases.")
-        use_cases(engine.data_loader, datalist)
 
     def _told_options(self) -> dict[str, Any]:
         return {**self.options.as_dict(), "epochs_per_round": self.epochs_per_round, "folds": self.folds}

@@ -9,7 +9,51 @@ from typing import Any
 from monai.data import SmartCacheDataset
 from torch.utils.data import DistributedSampler
 
-__all__ = ["use_cases"]
+from monai_sc.data.label_store import LabelStore
+
+__all__ = ["TrainingLabels", "fold_of", "use_cases"]
+
+
+def fold_of(store: LabelStore, case_id: str, folds: int) -> int:
+    """Return which fold a case of the store belongs to: neighbours in the list in different ones."""
+    return store.position(case_id) % folds
+
+
+class TrainingLabels:
+    """Points the training data at the labels of a round; cases that are not in the store keep what they have.
+
+    Args:
+        store: of the labels.
+        folds: number of parts of its cases.
+    """
+
+    def __init__(self, store: LabelStore, folds: int) -> None:
+        self.store = store
+        self.folds = folds
+        self._cases: list[dict[str, Any]] = []
+
+    def use(self, loader: Any, number: int, fold: int | None) -> None:
+        """Give the loader's data set the labels of a round.
+
+        Args:
+            loader: of the training data.
+            number: of the round.
+            fold: whose cases are left out; ``None`` leaves out none.
+
+        Raises:
+            ValueError: when no case is left, or the data set cannot have another number of cases.
+        """
+        if not self._cases:
+            self._cases = list(loader.dataset.data)
+        labels = {case["id"]: case["label"] for case in self.store.datalist(number)}
+        cases = [
+            {**case, "label": labels.get(case["id"], case["label"])}
+            for case in self._cases
+            if fold is None or case["id"] not in labels or fold_of(self.store, case["id"], self.folds) != fold
+        ]
+        if not cases:
+            raise ValueError(f"folds must leave cases to train on, got {self.folds} for {len(labels)} cases.")
+        use_cases(loader, cases)
 
 
 def use_cases(loader: Any, cases: Sequence[Mapping[str, Any]]) -> None:

@@ -575,19 +575,12 @@ def test_round_written_just_before_a_kill_is_made_again(tmp_path):
 
 
 @pytest.mark.parametrize("epochs", [1, 3], ids=["one-epoch-rounds", "three-epoch-rounds"])
-def test_kill_between_round_and_checkpoint_is_made_good(tmp_path, monkeypatch, epochs):
+def test_kill_between_round_and_checkpoint_is_made_good(tmp_path, epochs):
     def attach():
         return build_resumable(tmp_path, epochs=epochs, rounds=1)
 
     trainer, handler, store = attach()
-    use = handler._use_labels
-
-    def die_after_the_first_round(engine, number):
-        use(engine, number)
-        if number == 1:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(handler, "_use_labels", die_after_the_first_round)
+    trainer.add_event_handler(RoundEvents.ROUND_COMPLETED, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     assert store.rounds == [0, 1]
