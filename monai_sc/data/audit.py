@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from monai.data.utils import to_affine_nd
 from rich.progress import track
 
 from monai_sc.correction.presence import presence_rates
 from monai_sc.data.durable import naming
+from monai_sc.data.file_checks import check_affine
 from monai_sc.data.label_files import PICTURES, file_suffix
 from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import without_suffix
@@ -49,6 +51,8 @@ class LabelFile:
         if self.values.dtype.kind == "f":  # a scale in the header makes a 1 read 0.99999998
             whole = np.rint(self.values)
             self.values = np.where(np.abs(self.values - whole) < 1e-3, whole, self.values)
+        if self.affine is not None:
+            check_affine(to_affine_nd(3, self.affine), self.values.ndim, f"Label {path}")
         self.in_mm = self.affine is not None
         self.spacing = (1.0,) * self.values.ndim if self.affine is None else voxel_size(self.affine, self.values.ndim)
 

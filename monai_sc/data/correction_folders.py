@@ -63,9 +63,11 @@ class CorrectionFolders:
         elif self.channels > 1 and highest < self.channels:
             self.output, self.num_classes = "softmax", self.channels - 1
         else:
+            first_with_it = next(name for name in self.clean_names if highest in self.clean_label(name).values)
             raise ValueError(
                 "Predictions must have one channel per value of the labels, the background among them (or one channel "
-                f"for labels of 0 and 1), got {self.channels} channels for labels up to {highest}."
+                f"for labels of 0 and 1), got {self.channels} channels for labels up to {highest}, as in "
+                f"{self.clean / first_with_it}."
             )
         self.values = list(range(1, self.num_classes + 1)) if self.foreground == 1 else [self.foreground]
 

@@ -21,7 +21,7 @@ from PIL import Image
 
 from monai_sc.transforms.load import read_image, reason_of, unreadable
 
-__all__ = ["Grid", "check_same_grid", "check_whole", "grid_of", "image_grid"]
+__all__ = ["Grid", "check_affine", "check_same_grid", "check_whole", "grid_of", "image_grid"]
 
 MAX_CONDITION = 1e6  # of an affine: far above that of any scanner, far below what rounding makes of one without inverse
 COPY_AGAIN = "copy it again from its source"
@@ -89,7 +89,7 @@ def grid_of(image: torch.Tensor, name: str) -> Grid:
     affine = getattr(image, "meta", {}).get(MetaKeys.ORIGINAL_AFFINE)
     if affine is not None:
         affine = to_affine_nd(3, np.asarray(affine))
-        _check_affine(affine, image.ndim - 1, name)
+        check_affine(affine, image.ndim - 1, name)
     return Grid(name, tuple(image.shape[1:]), affine)
 
 
@@ -140,7 +140,7 @@ def _check_nifti(path: Path, name: str, to_end: bool) -> None:
         raise ValueError(f"{name} is truncated, to {size} of the {expected} bytes that its header tells; {COPY_AGAIN}.")
     if not sizes.all():
         raise ValueError(f"{name} must have voxels of a size over 0, got {sizes.tolist()} mm; {REPAIR}.")
-    _check_affine(np.asarray(image.affine), image.ndim, name)
+    check_affine(np.asarray(image.affine), image.ndim, name)
 
 
 def _check_picture(path: Path, name: str) -> None:
@@ -163,7 +163,12 @@ def _unpacked_size(path: Path, name: str) -> int:
     return size
 
 
-def _check_affine(affine: np.ndarray, ndim: int, name: str) -> None:
+def check_affine(affine: np.ndarray, ndim: int, name: str) -> None:
+    """Refuse the affine ``(4, 4)`` of a file with ``ndim`` axes if it has no inverse.
+
+    Raises:
+        ValueError: with one sentence.
+    """
     if not np.isfinite(affine).all():
         raise ValueError(f"{name} must have a finite affine, got {affine.tolist()}; {REPAIR}.")
     if np.linalg.cond(affine[:3, : min(ndim, 3)]) > MAX_CONDITION:  # the third axis of a 2D file may be anything
