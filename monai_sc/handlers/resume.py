@@ -67,6 +67,9 @@ class ResumeHandler:
 
     def load(self, engine: Workflow) -> None:
         """Load the checkpoint, if there is one; the trainer keeps its own ``max_epochs``."""
+        scaler = getattr(engine, "scaler", None)  # of gradients in half precision, made when a run starts
+        if scaler is not None:
+            self.parts["scaler"] = scaler
         with fail_together():
             self.seed = gather(torch.initial_seed())[0]
             found = gather(self.path.is_file())

@@ -8,7 +8,7 @@ from monai.transforms import RandGaussianNoised
 from monai_sc.handlers import ResumeHandler
 
 
-def build(path, epochs=4, workers=0, cache=Dataset, length=None):
+def build(path, epochs=4, workers=0, cache=Dataset, length=None, amp=False):
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout(0.3))
     data = [{"image": torch.tensor([float(k)]), "label": torch.tensor([2.0 * k])} for k in range(4)]
@@ -17,6 +17,7 @@ def build(path, epochs=4, workers=0, cache=Dataset, length=None):
         device=torch.device("cpu"),
         max_epochs=epochs,
         epoch_length=length,
+        amp=amp,
         train_data_loader=DataLoader(cache(data, noise), batch_size=2, shuffle=True, num_workers=workers),
         network=network,
         optimizer=torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9),
@@ -107,3 +108,12 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
         trainer.run()
     assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
     assert torch.load(tmp_path / "a.pt", weights_only=True)["trainer"]["iteration"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*GradScaler:FutureWarning", "ignore:.*CUDA is not available:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*autocast:FutureWarning")
+def test_scale_of_gradients_in_half_precision_is_saved(tmp_path):
+    trainer = build(tmp_path / "a.pt", epochs=1, amp=True)
+    trainer.run()
+    saved = torch.load(tmp_path / "a.pt", weights_only=True)
+    assert saved["scaler"] == trainer.scaler.state_dict()
