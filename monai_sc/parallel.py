@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import ignite.distributed as idist
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +27,7 @@ __all__ = [
     "is_main",
     "meeting_elsewhere",
     "own_part",
+    "prepare",
     "rank",
     "unwrapped",
     "world_size",
@@ -66,12 +68,29 @@ def is_main() -> bool:
 
 def is_lost(error: BaseException) -> bool:
     """Say whether an error tells that the connection to another process is gone, as far as a backend lets one know."""
-    if world_size() == 1 or not isinstance(error, RuntimeError):
+    if world_size() == 1:
         return False
-    text = str(error).lower()
-    return isinstance(error, dist.DistError) or any(
-        sign in text for sign in ("connection closed", "connection reset", "broken pipe", "gloo/transport")
-    )
+    signs = ("connection closed", "connection reset", "broken pipe", "failed to recv", "gloo/transport")
+    causes = [error, *_causes(error)]
+    return any(isinstance(e, dist.DistError) or any(sign in str(e).lower() for sign in signs) for e in causes)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield what an error came from, the first cause last."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def prepare() -> None:
+    """Let ignite make what it needs to talk to other processes, in all of them at once.
+
+    It does so when it is first asked, which could be in a metric that another process does not reach: that one would be
+    waited for without end.
+    """
+    if world_size() > 1:
+        idist.get_world_size()
 
 
 def gather(value: Any = None) -> list[Any]:
@@ -140,8 +159,15 @@ def fail_together() -> Iterator[None]:
         if world_size() > 1 and not hasattr(error, "_met_elsewhere"):
             # In place of what the others wait for.
             with suppress(Exception):
-                dist.all_gather_object([None] * world_size(), _Failure(f"{type(error).__name__}: {error}"))
+                dist.all_gather_object([None] * world_size(), _Failure(_reason(error)))
         raise
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error in words, with what it first came from: MONAI's errors of transforms do not say it."""
+    first = [error, *_causes(error)][-1]
+    own = f"{type(error).__name__}: {error}"
+    return own if first is error else f"{own} ({type(first).__name__}: {first})"
 
 
 def own_part(loader: DataLoader[Any], indices: Sequence[int] | None = None) -> tuple[DataLoader[Any], list[int]]:

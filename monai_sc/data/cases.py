@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,11 +32,17 @@ def check_name(name: object, what: str) -> None:
     Raises:
         ValueError: when ``name`` is not a string, or cannot be one part of a path.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[^./\\\x00][^/\\\x00]*", name) or len(name.encode()) > 200:
+    fits = isinstance(name, str) and re.fullmatch(r"[^./\\\x00\ud800-\udfff][^/\\\x00\ud800-\udfff]*", name)
+    if not fits or len(str(name).encode()) > 200:
         raise ValueError(
             f"{what} must be a string that can name a file: without slashes, not starting with a dot, of at most 200 "
             f"bytes, got {name!r}."
         )
+
+
+def same_name(name: str) -> str:
+    """Return what names share that are one on some systems: written in another case, or composed otherwise."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
@@ -79,18 +86,18 @@ def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
             if key not in case:
                 raise KeyError(f"Every case needs 'id', 'image' and 'label'; {case.get('id', case)!r} has no {key!r}.")
         check_name(case["id"], "The id of a case")
-        if case["id"] in RESERVED:
+        if same_name(case["id"]) in RESERVED:
             raise ValueError(f"The id of a case must not be one of {RESERVED}, got {case['id']!r}.")
         for key in file_keys(case):
             try:
                 files = files_of(case, key)
             except TypeError:
                 files = []
-            if not files:
+            if not files or any("\0" in str(file) for file in files):
                 raise TypeError(f"{key!r} of case {case['id']!r} must be a file or a list of files, got {case[key]!r}.")
             if key in ("label", "clean_label"):
                 counts.add(len(files))
-    repeated = [name for name, count in Counter(case["id"].casefold() for case in cases).items() if count > 1]
+    repeated = [name for name, count in Counter(same_name(case["id"]) for case in cases).items() if count > 1]
     if repeated:
         raise ValueError(f"The ids of cases must be unique, got {repeated[0]!r} twice or more.")
     if len(counts) > 1:

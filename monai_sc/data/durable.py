@@ -73,7 +73,8 @@ def claim_folder(folder: Path) -> None:
     key = os.getpid(), folder.resolve()
     number, descriptor = _claims.get(key, (0, -1))
     if not number:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        with naming(folder / LOCK):
+            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             import fcntl  # not on every system
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monai_sc.data.cases import files_of
-from monai_sc.data.durable import sync_folder, write_synced
+from monai_sc.data.durable import naming, sync_folder, write_synced
 from monai_sc.data.label_files import file_suffix
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ def export_labels(store: LabelStore, out: Path, number: int) -> Path:
     is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if is_taken or target.is_relative_to(store.root.resolve()):
         raise ValueError(f"out must be a new or an empty folder outside of {store.root}, got {out}.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    with naming(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
     try:
         for case in store.cases:
             files = store.label_files(number, case)
@@ -34,11 +35,13 @@ def export_labels(store: LabelStore, out: Path, number: int) -> Path:
                 folder = partial / store.class_names[k] if len(files) > 1 else partial
                 folder.mkdir(exist_ok=True)
                 copy = folder / f"{case['id']}{file_suffix(file)}"
-                shutil.copyfile(file, copy)
-                with copy.open("rb+") as written:
-                    os.fsync(written.fileno())
+                with naming(target / copy.relative_to(partial)):
+                    shutil.copyfile(file, copy)
+                    with copy.open("rb+") as written:
+                        os.fsync(written.fileno())
         partial.chmod(0o755)
-        partial.rename(target)
+        with naming(target):
+            partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -18,8 +18,8 @@ from monai.data.utils import to_affine_nd
 from monai.transforms import LoadImage, Transform
 from monai.utils import MetaKeys
 
-from monai_sc.data.cases import Case, check_cases, check_name, files_of
-from monai_sc.data.durable import claim_folder, release_folder, sha256, sync_folder, write_synced
+from monai_sc.data.cases import Case, check_cases, check_name, file_keys, files_of, same_name
+from monai_sc.data.durable import claim_folder, naming, release_folder, sha256, sync_folder, write_synced
 from monai_sc.data.export import export_datalist, export_labels
 from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.data.round_writer import MANIFEST, RoundWriter
@@ -91,12 +91,15 @@ class LabelStore:
             )
         for name in self.class_names:
             check_name(name, "A class name")
+        if len({same_name(name) for name in self.class_names}) != num_classes:
+            raise ValueError(f"class_names must be different names on every system, got {self.class_names}.")
         self._last: tuple[Any, Any] = (None, None)
         self._loaders: dict[float, LoadLabel] = {}
         self._loader({})  # which refuses unfit values
         self._case_of = {str(case["id"]): case for case in self.cases}
         self._position_of = {name: position for position, name in enumerate(self._case_of)}
-        self.root.mkdir(parents=True, exist_ok=True)
+        with naming(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
         if written := self._written():
             self._refuse_other_labels(written[-1])
 
@@ -115,7 +118,12 @@ class LabelStore:
     def current(self) -> int:
         """The round that is in force, which is the last one that was written or restored."""
         file = self.root / "current.json"
-        return int(json.loads(file.read_text())["round"]) if file.is_file() else 0
+        if not file.is_file():
+            return 0
+        number = self._read_json(file).get("round")
+        if not isinstance(number, int):
+            raise ValueError(f"{file} is damaged; delete it, and put a round in force with restore.")
+        return number
 
     def datalist(self, number: int | None = None) -> list[Case]:
         """Return the cases with the labels of a round, by default the current one, in the order they were given.
@@ -203,13 +211,18 @@ class LabelStore:
 
     def record(self, number: int) -> dict[str, Any]:
         """Return what ``round.json`` says of a round that was written."""
-        content: dict[str, Any] = json.loads((self._folder(self._checked(number)) / "round.json").read_text())
-        return content
+        return self._read_json(self._folder(self._checked(number)) / "round.json")
 
     def manifest(self, number: int) -> list[dict[str, Any]]:
         """Return the manifest of a round that was written, one dictionary per case."""
-        lines = (self._folder(self._checked(number)) / MANIFEST).read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        file = self._folder(self._checked(number)) / MANIFEST
+        try:
+            lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError):
+            lines = []
+        if len(lines) < 1:
+            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
+        return lines
 
     def diff(self, first: int, second: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield for each case what differs between two rounds, one case in memory at a time.
@@ -296,9 +309,13 @@ class LabelStore:
         """
         with self._claimed():
             partial = self.root / ".current.json.partial"
-            write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
-            partial.replace(self.root / "current.json")
-            sync_folder(self.root)
+            try:
+                write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
+                partial.replace(self.root / "current.json")
+                sync_folder(self.root)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
 
     def discard(self, number: int) -> None:
         """Delete a round that was written here. Round 0 and the originals cannot be discarded.
@@ -357,7 +374,11 @@ class LabelStore:
                 gather()
             except BaseException as error:
                 if is_main():
+                    if final.is_dir() and self.current != number:  # whole, but not in force
+                        final.rename(partial)
                     shutil.rmtree(partial, ignore_errors=True)
+                elif isinstance(error, OSError) and not partial.exists():
+                    gather()  # where the first process, which has failed and cleared up, says why
                 if isinstance(error, OSError):
                     reason = str(error.strerror or error).rstrip(".")
                     raise OSError(
@@ -436,6 +457,15 @@ class LabelStore:
         finally:
             self.release()
 
+    def _read_json(self, file: Path) -> dict[str, Any]:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            content = None
+        if not isinstance(content, dict):
+            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
+        return content
+
     def _refuse_other_labels(self, number: int) -> None:
         classes = self.record(number)["classes"]
         if classes != self.class_names:
@@ -458,7 +488,7 @@ class LabelStore:
                         f"Label files must be of a type that can be written without loss, {', '.join(WRITABLE)}, "
                         f"got {file} of case {case['id']!r}."
                     )
-            files = [file for key in ("image", "label", "clean_label") if key in case for file in files_of(case, key)]
+            files = [file for key in file_keys(case) for file in files_of(case, key)]
             for file in files:
                 if file.resolve().is_relative_to(root):
                     raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any
 from monai.transforms import LoadImage
 from rich.progress import track
 
-from monai_sc.data.cases import Case, check_list, file_keys, files_of
+from monai_sc.data.cases import Case, check_list, file_keys, files_of, same_name
 from monai_sc.data.file_checks import Grid, check_same_grid, check_whole, grid_of, image_grid
 from monai_sc.functional.checks import check_choice
 from monai_sc.parallel import is_main
@@ -69,11 +69,12 @@ def usable_cases(
         KeyError: when a case lacks ``id``, ``image`` or ``label``.
     """
     check_choice(on_bad_case, ("raise", "skip"), "on_bad_case")
+    cases, clean = list(cases), list(clean)
     check_list(cases)
     if clean:
         check_list(clean)
     check_files = _FileCheck(cases, values)
-    clean_ids = {case["id"].casefold() for case in clean}
+    clean_ids = {same_name(case["id"]) for case in clean}
     clean_images = {file.resolve() for case in clean for file in files_of(case, "image")}
     taken: dict[tuple[str, Path], str] = {}
     usable = UsableCases()
@@ -87,7 +88,7 @@ def usable_cases(
                     raise ValueError(
                         f"{NAMES[key]} {file} is that of case {taken[key, resolved]!r} already; leave one of them out."
                     )
-            if case_id.casefold() in clean_ids or any(file.resolve() in clean_images for file in images):
+            if same_name(case_id) in clean_ids or any(file.resolve() in clean_images for file in images):
                 raise ValueError(
                     f"Image file {images[0]} is also a clean case: the bias would be measured on what the network has "
                     "learnt from; leave it out of one of the two lists."

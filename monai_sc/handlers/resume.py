@@ -19,7 +19,11 @@ from monai.engines import Workflow
 from monai_sc.functional import case_seed
 from monai_sc.parallel import fail_together, gather, is_main, rank, unwrapped
 
-__all__ = ["ResumeHandler"]
+__all__ = ["OtherRunError", "ResumeHandler"]
+
+
+class OtherRunError(ValueError):
+    """A checkpoint is that of a run with other options or cases."""
 
 
 class ResumeHandler:
@@ -41,7 +45,8 @@ class ResumeHandler:
         parts: what to save, by name: objects with ``state_dict`` and ``load_state_dict``, the trainer among them.
 
     Raises:
-        ValueError: at the start of a run, when the file is damaged, lacks a part or holds one that does not fit.
+        ValueError: at the start of a run, when the file is damaged, lacks a part or holds one that does not fit; an
+            ``OtherRunError`` when the run began with other options or cases.
         OSError: when the checkpoint cannot be written; the one before stays.
     """
 
@@ -101,6 +106,8 @@ class ResumeHandler:
         try:
             checkpoint = torch.load(self.path, map_location=engine.state.device, weights_only=True)
             Checkpoint.load_objects(self._everything(), checkpoint)
+        except OtherRunError as error:
+            raise OtherRunError(f"{self.path} is the checkpoint of another run: {error}") from error
         except Exception as error:  # a file that is damaged or of another kind raises nearly anything
             raise ValueError(
                 f"{self.path} must be the checkpoint of this run, but it is damaged or does not fit "
@@ -120,6 +127,5 @@ class ResumeHandler:
             partial.replace(self.path)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as the latter
             partial.unlink(missing_ok=True)
-            raise OSError(
-                f"{self.path} cannot be written, is the disk full? The one before stays ({error})."
-            ) from error
+            reason = getattr(error, "strerror", None) or f"{str(error).splitlines()[0][:200]}, is the disk full?"
+            raise OSError(f"{self.path} cannot be written ({reason}); the checkpoint before stays.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -17,9 +18,10 @@ from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, reme
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.loaders import check_loaders
 from monai_sc.handlers.relabelling import Relabelling, to_file_grid
+from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 from monai_sc.handlers.training_data import TrainingLabels
-from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, rank, unwrapped
+from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, prepare, rank, unwrapped
 
 __all__ = ["RoundEvents", "SpatialCorrectionHandler"]
 
@@ -198,6 +200,7 @@ class SpatialCorrectionHandler:
         """Return what a checkpoint must hold to go on: the rounds so far, the first weights and the best ones."""
         return {
             "options": self._told_options(),
+            "cases": self._case_ids(),
             "history": self.history,
             "initial": self._initial,
             "best": self._best,
@@ -212,14 +215,20 @@ class SpatialCorrectionHandler:
         """Go on from what :py:meth:`state_dict` returned.
 
         Raises:
-            ValueError: when that was with other options.
+            OtherRunError: when that was with other options or cases.
         """
         options = self._told_options()
         for name, value in state_dict["options"].items():
             if value != options.get(name):
-                raise ValueError(
+                raise OtherRunError(
                     f"{name} must be {value!r}, with which the run began, got {options.get(name)!r}; choose another "
-                    "folder for a run with other options"
+                    "folder for a run with other options."
+                )
+        for name, ids in self._case_ids().items():
+            if ids != state_dict["cases"][name]:
+                raise OtherRunError(
+                    f"the {name} cases must be those with which the run began, in the same order; choose another "
+                    "folder for a run with other cases."
                 )
         self.history = list(state_dict["history"])
         self._initial = state_dict["initial"]
@@ -237,6 +246,7 @@ class SpatialCorrectionHandler:
             return
         self._running = True
         with fail_together():
+            prepare()
             self._start(engine)
 
     def _start(self, engine: SupervisedTrainer) -> None:
@@ -250,11 +260,23 @@ class SpatialCorrectionHandler:
                 f"got {engine.state.max_epochs}."
             )
         engine.state.spatial_correction = self.history
-        if self.history and self.history[-1]["stop_reason"]:
+        is_finished = bool(self.history) and bool(self.history[-1]["stop_reason"])
+        number = len(self.history)
+        lost = sorted(set(range(1, number + (not is_finished))) - set(self.store.rounds))
+        if lost:
+            raise ValueError(
+                f"{self.store.root} must hold the rounds that this run has made, but {lost} are missing; put them back "
+                "from a copy, or choose another folder for a new run."
+            )
+        if is_finished:
             engine.logger.info("The correction of the labels is finished: %s.", self.history[-1]["stop_reason"])
+            if self.store.current != self._best["round"]:
+                engine.logger.warning(
+                    "The labels in force are those of round %d, not of round %d, which the run has kept.",
+                    *(self.store.current, self._best["round"]),
+                )
             engine.terminate()
             return
-        number = len(self.history)
         expected = (engine.state.epoch - 1) // self.epochs_per_round
         if self._trainings != expected:
             raise ValueError(
@@ -263,7 +285,7 @@ class SpatialCorrectionHandler:
                 "trainer, by a handler that is attached behind it, and keep epochs_per_round."
             )
         newer = [r for r in self.store.rounds if r > number]
-        if len(newer) > 1 or (newer and not self._resumed):
+        if newer and not (self._resumed and newer == [number + 1]):
             raise ValueError(
                 f"{self.store.root} holds the rounds {newer}, which this run has not made; load the checkpoint of the "
                 "run that made them, or choose another folder."
@@ -399,14 +421,25 @@ class SpatialCorrectionHandler:
         return {name: part for name, part in parts.items() if part is not None}
 
     def _told_options(self) -> dict[str, Any]:
-        return {**self.options.as_dict(), "epochs_per_round": self.epochs_per_round, "folds": self.folds}
+        own = {"epochs_per_round": self.epochs_per_round, "checks_per_round": len(self.checks), "folds": self.folds}
+        return {**self.options.as_dict(), **own}
+
+    def _case_ids(self) -> dict[str, list[str] | None]:
+        """Return the ids of the store's cases, and of the clean ones where their data set has a list of them."""
+        clean = getattr(self.clean_loader.dataset, "data", None)
+        known = isinstance(clean, Sequence) and all(isinstance(case, Mapping) and "id" in case for case in clean)
+        return {
+            "training": [str(case["id"]) for case in self.store.cases],
+            "clean": [str(case["id"]) for case in clean] if known and clean is not None else None,
+        }
 
     def _refuse_changed_sources(self) -> None:
         changed = self.store.changed_sources()
         if changed:
             raise ValueError(
-                f"Label files must stay as they were when labels were made from them, but {changed[0]} and "
-                f"{len(changed) - 1} more have changed; put the old ones back, or choose another folder for a new run."
+                f"Label files must stay as they were when labels were made from them, but {changed[0]} "
+                f"{'has changed' if changed[0].is_file() else 'is gone'}, and {len(changed) - 1} more; put the old "
+                "ones back, or choose another folder for a new run."
             )
 
     def _claim(self) -> None:

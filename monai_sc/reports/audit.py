@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import glob
 import json
+import os
+import re
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ __all__ = ["check_audit_folder", "plot_audit", "write_audit"]
 RESULTS = ("audit.json", "audit.png")
 
 SHOWN = 6
+STALE = 600  # seconds, after which a half-written file is nobody's
 
 
 def check_audit_folder(out: str | Path, sources: Sequence[str | Path]) -> None:
@@ -40,10 +44,11 @@ def check_audit_folder(out: str | Path, sources: Sequence[str | Path]) -> None:
     """
     refuse_source_folders(Path(out), [Path(source) for source in sources])
     folder = Path(out)
-    hidden = {f".{name}" for name in RESULTS}  # of an audit that was killed, or of another part
     if folder.exists() and (
         not folder.is_dir()
-        or any(file.name not in {*RESULTS, *hidden} and not _is_exchange(file) for file in folder.iterdir())
+        or any(
+            file.name not in RESULTS and not _is_partial(file) and not _is_exchange(file) for file in folder.iterdir()
+        )
     ):
         raise ValueError(f"out must be a folder for audits only, new or that of an earlier one, got {out}.")
 
@@ -70,7 +75,8 @@ def write_audit(
     figure = plot_audit(result, labels, clean, images)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = [folder / f".{name}" for name in RESULTS]
+    # With the process in the name: two parts may both find that all is done.
+    partial = [folder / f".{os.getpid()}-{name}" for name in RESULTS]
     try:
         write_synced(partial[0], json.dumps(plain(result, nan=False), indent=2) + "\n")
         with naming(partial[1]):
@@ -83,6 +89,13 @@ def write_audit(
         file.replace(folder / name)
     for file in filter(_is_exchange, folder.iterdir()):
         shutil.rmtree(file, ignore_errors=True)
+    for file in filter(_is_partial, folder.iterdir()):  # of an audit that was killed
+        if time.time() - file.stat().st_mtime > STALE:
+            file.unlink(missing_ok=True)
+
+
+def _is_partial(file: Path) -> bool:
+    return re.fullmatch(rf"\.\d+-({'|'.join(map(re.escape, RESULTS))})", file.name) is not None
 
 
 def _is_exchange(file: Path) -> bool:

@@ -55,7 +55,7 @@ def test_other_process_is_named_as_the_reason(tmp_path):
 
 
 def test_folder_that_cannot_be_written_to_cannot_be_claimed(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match=r"absent/\.lock could not be written: No such file or directory\."):
         claim_folder(tmp_path / "absent")
 
 

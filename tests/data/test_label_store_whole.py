@@ -185,7 +185,7 @@ def test_export_takes_no_folder_that_holds_something(tmp_path):
 def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
     store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
     Path(store.cases[2]["label"]).unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match=r"labels/case 2\.nii\.gz could not be written: No such file or directory\."):
         store.export(tmp_path / "out" / "labels")
     assert not list((tmp_path / "out").iterdir())
 
@@ -308,3 +308,66 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match=r"The id of a case must be a string that can name a file"):
         LabelStore(tmp_path / "store", [case], values=VALUES)
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"round": "one"}'], ids=["empty", "torn", "list", "text"])
+def test_damaged_record_is_named(tmp_path, content):
+    store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
+    write_round(store, 1, shrunk)
+    (store.root / "current.json").write_text(content)
+    with pytest.raises(ValueError, match=r"current\.json is damaged; "):
+        store.datalist()
+    store.restore(1)
+    assert store.current == 1
+
+
+@pytest.mark.parametrize("content", ["", "{"], ids=["empty", "torn"])
+def test_damaged_manifest_is_named(tmp_path, content):
+    store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
+    write_round(store, 1, shrunk)
+    (store.root / "round-001" / "manifest.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.jsonl is damaged; put it back from a copy"):
+        LabelStore(store.root, store.cases, values=VALUES)
+
+
+def test_round_that_could_not_be_put_in_force_is_taken_back(tmp_path, monkeypatch):
+    store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
+    write_round(store, 1, shrunk)
+    before = checksums(store.root)
+
+    def fill(store, number):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LabelStore, "restore", fill)
+        with pytest.raises(
+            OSError, match=r"Round 2 could not be .*: No space left on device\. Nothing of it"
+        ):
+            write_round(store, 2, shrunk)
+    assert store.rounds == [0, 1]
+    assert checksums(store.root) == before
+    write_round(store, 2, shrunk)
+
+
+def test_files_of_the_store_are_no_sources(tmp_path):
+    (case,) = map_cases(tmp_path / "in", 1)
+    write_map(tmp_path / "store" / "trust.nii.gz", label_map(0) > 0)
+    trusted = {**case, "trusted": str(tmp_path / "store" / "trust.nii.gz")}
+    with pytest.raises(ValueError, match=r"root must be a folder without originals, but .* holds .*trust\.nii\.gz"):
+        LabelStore(tmp_path / "store", [trusted], values=VALUES)
+
+
+@pytest.mark.parametrize("names", [["\u00e9", "e\u0301"], ["A", "a"]], ids=["composed-otherwise", "in-another-case"])
+def test_names_that_are_one_on_some_systems_are_refused(tmp_path, names):
+    cases = [{**case, "id": name} for case, name in zip(map_cases(tmp_path / "in", 2), names, strict=True)]
+    with pytest.raises(ValueError, match=r"The ids of cases must be unique"):
+        LabelStore(tmp_path / "store", cases, values=VALUES)
+    with pytest.raises(ValueError, match=r"class_names must be different names on every system"):
+        LabelStore(tmp_path / "store", cases[:1], values=[1, 4], class_names=names)
+
+
+@pytest.mark.parametrize("name", ["Round.JSON", "bad\udc80name"])
+def test_ids_that_no_folder_may_have_are_refused(tmp_path, name):
+    case = {**map_cases(tmp_path / "in", 1)[0], "id": name}
+    with pytest.raises(ValueError, match=r"The id of a case must"):
+        LabelStore(tmp_path / "store", [case], values=VALUES)

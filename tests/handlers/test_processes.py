@@ -3,9 +3,9 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +16,12 @@ RUN = Path(__file__).parent / "scripts" / "small_run.py"
 
 def start(folder, *options, ranks=1):
     """Return the processes of a run."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    folder.mkdir(exist_ok=True)
+    meeting = Path(tempfile.mkdtemp(dir=folder)) / "meeting"  # a port could be taken by others
     processes = []
     for rank in range(ranks):
         own = {} if ranks == 1 else {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
-        environment = {
-            **os.environ,
-            **own,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
+        environment = {**os.environ, **own, "RENDEZVOUS": str(meeting), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(RUN), str(folder / "data"), str(folder / "out"), *options]
         processes.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -61,6 +54,9 @@ def test_two_processes_give_the_labels_and_the_bias_of_one(tmp_path):
         for entry in entries:
             for source in entry["sources"]:
                 del source["mtime_ns"]  # each run has files of its own
+    # The evaluator is that of the user; here it counts each case once per process, which rounds otherwise.
+    metrics = [[record.pop("metrics")["dice"] for record in result["history"]] for result in results]
+    assert metrics[1] == pytest.approx(metrics[0], abs=1e-6)
     assert one["rounds"] == [0, 1, 2]
     for key in ("history", "current", "rounds", "manifests", "labels"):
         assert one[key] == two[key], key
@@ -70,7 +66,7 @@ def test_two_processes_give_the_labels_and_the_bias_of_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "moment"), [(1, "training"), (0, "relabelling")])
+@pytest.mark.parametrize(("rank", "moment"), [(1, "training"), (0, "relabelling"), (1, "evaluation")])
 def test_killed_process_ends_the_other_one_with_a_message(tmp_path, rank, moment):
     processes = start(tmp_path, "--fixed", "--kill-on-rank", str(rank), "--at", moment, ranks=2)
     processes[rank].wait(timeout=200)
@@ -80,6 +76,14 @@ def test_killed_process_ends_the_other_one_with_a_message(tmp_path, rank, moment
     assert status[other] == 1
     assert f"Another process of this run has ended, so rank {other} ends too" in outputs[other]
     assert not list((tmp_path / "out" / "labels").glob("round-*"))
+
+
+@pytest.mark.slow
+def test_process_that_fails_in_the_evaluator_ends_the_other_one(tmp_path):
+    status, outputs = finish(start(tmp_path, "--fixed", "--fail-on-rank", "1", "--at", "evaluation", ranks=2))
+    assert status == [1, 1]
+    assert "the scanner is on fire" in outputs[1]
+    assert "Another process of this run has ended, so rank 0 ends too" in outputs[0]
 
 
 @pytest.mark.slow

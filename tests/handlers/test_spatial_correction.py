@@ -1,6 +1,7 @@
 import hashlib
 import logging
 import math
+import shutil
 from pathlib import Path
 
 import nibabel as nib
@@ -448,7 +449,7 @@ def test_label_file_that_changed_since_a_round_stops_the_run(tmp_path):
     trainer, _handler, store = build_resumable(tmp_path)  # which writes all files anew, with the same content
     label = store.cases[1]["label"]
     nib.save(nib.Nifti1Image(np.zeros((SIZE, SIZE), dtype=np.uint8), AFFINE), label)
-    with pytest.raises(ValueError, match=r"must stay as they were .*case1_label\.nii\.gz and 0 more have changed"):
+    with pytest.raises(ValueError, match=r"must stay as they were .*case1_label\.nii\.gz has changed, and 0 more"):
         trainer.run()
     assert checksums(tmp_path / "labels") == rounds
 
@@ -461,6 +462,65 @@ def test_run_goes_on_with_its_own_options_only(tmp_path):
     trainer, _handler, _store = build_resumable(tmp_path, shape_weight=0.2)
     with pytest.raises(ValueError, match=r"shape_weight must be 0\.5, with which the run began, got 0\.2"):
         trainer.run()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h: h.__setattr__("checks", {1}), r"checks_per_round must be 6, with which the run began, got 1"),
+        (lambda h: h.store.cases.reverse(), r"the training cases must be those with which the run began"),
+        (lambda h: h.clean_loader.dataset.data.pop(), r"the clean cases must be those with which the run began"),
+    ],
+    ids=["checks", "training-cases", "clean-cases"],
+)
+def test_run_goes_on_with_its_own_cases_and_checks_only(tmp_path, change, message):
+    trainer, _handler, _store = build_resumable(tmp_path)
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=3), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    trainer, handler, _store = build_resumable(tmp_path)
+    change(handler)
+    with pytest.raises(ValueError, match=rf"checkpoint\.pt is the checkpoint of another run: {message}"):
+        trainer.run()
+
+
+@pytest.mark.parametrize("epochs", [None, 14], ids=["finished", "interrupted"])
+def test_run_whose_rounds_are_lost_does_not_pass_for_a_good_one(tmp_path, epochs):
+    trainer, _handler, store = build_resumable(tmp_path)
+    if epochs is None:
+        trainer.run()
+    else:
+        trainer.add_event_handler(Events.EPOCH_STARTED(once=epochs), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.run()
+    store.discard(1)
+    trainer, _handler, store = build_resumable(tmp_path)
+    with pytest.raises(ValueError, match=r"must hold the rounds that this run has made, but \[1\] are missing"):
+        trainer.run()
+
+
+def test_finished_run_says_if_other_labels_are_in_force(tmp_path, caplog):
+    trainer, _handler, store = build_resumable(tmp_path)
+    trainer.run()
+    store.restore(0)
+    trainer, _handler, store = build_resumable(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        trainer.run()
+    assert "The labels in force are those of round 0, not of round 1, which the run has kept." in caplog.text
+    assert store.current == 0
+
+
+def test_copy_of_a_round_is_not_deleted(tmp_path):
+    trainer, _handler, store = build_resumable(tmp_path)
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=14), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    shutil.copytree(store.root / "round-001", store.root / "round-100")
+    before = checksums(store.root)
+    trainer, _handler, store = build_resumable(tmp_path)
+    with pytest.raises(ValueError, match=r"holds the rounds \[100\], which this run has not made"):
+        trainer.run()
+    assert checksums(store.root) == before
 
 
 def test_every_round_fires_an_event_and_leaves_metrics(tmp_path):

@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from ignite.engine import Events
 from monai.data import CacheDataset, DataLoader, Dataset, DistributedSampler
-from monai.engines import SupervisedTrainer
-from monai.handlers import LrScheduleHandler
-from monai.transforms import Compose, LoadImaged, RandAxisFlipd, SelectItemsd
+from monai.engines import SupervisedEvaluator, SupervisedTrainer
+from monai.handlers import LrScheduleHandler, MeanDice, from_engine
+from monai.transforms import AsDiscreted, Compose, LoadImaged, RandAxisFlipd, SelectItemsd
 from monai.utils import convert_to_tensor, set_determinism
 
 from monai_sc.data import LabelStore
@@ -96,12 +96,20 @@ def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batche
         network = torch.nn.parallel.DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.7)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    evaluator = SupervisedEvaluator(
+        device=torch.device("cpu"),
+        val_data_loader=clean_loader,
+        network=network,
+        postprocessing=AsDiscreted("pred", threshold=0.0),
+        key_val_metric={"dice": MeanDice(output_transform=from_engine(["pred", "label"]))},
+    )
     handler = SpatialCorrectionHandler(
         store,
         clean_loader=clean_loader,
         relabel_loader=DataLoader(relabel, batch_size=3),
         epochs_per_round=epochs,
         lr_scheduler=schedule,
+        evaluator=evaluator,
         representation="logit",
         gamma=0.6,
         checks_per_round=2,
@@ -158,10 +166,16 @@ def main():
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--fail-on-rank", type=int)
     parser.add_argument("--kill-on-rank", type=int)
-    parser.add_argument("--at", choices=["training", "relabelling"], default="training")
+    parser.add_argument("--at", choices=["training", "relabelling", "evaluation"], default="training")
     options = parser.parse_args()
     if "RANK" in os.environ:
-        dist.init_process_group("gloo")
+        meeting = os.environ.get("RENDEZVOUS")  # a file; without it the port that torchrun gives
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{meeting}" if meeting else None,
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+        )
     rank = int(os.environ.get("RANK", 0))
     random = not options.fixed
     trainer, handler, store = build(
@@ -176,6 +190,8 @@ def main():
 
     if options.at == "training":
         trainer.add_event_handler(Events.ITERATION_COMPLETED(once=3), break_down)
+    elif options.at == "evaluation":
+        handler.evaluator.add_event_handler(Events.ITERATION_STARTED(once=1), break_down)
     else:
         write = type(store).read
         store.read = lambda *arguments: break_down() or write(store, *arguments)
