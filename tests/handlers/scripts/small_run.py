@@ -28,6 +28,7 @@ from monai.utils import convert_to_tensor, set_determinism
 from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
+from monai_sc.parallel import gather
 from monai_sc.transforms import LoadLabeld
 
 SIZE = 32
@@ -200,6 +201,7 @@ def main():
         text = json.dumps(result_of(trainer, handler, store), indent=1)
         (options.out / "result.json").write_text(text)
     if dist.is_initialized():
+        gather()  # else gloo (PyTorch 2.13) now and then aborts a process that ends after the other one
         dist.destroy_process_group()
 
 
