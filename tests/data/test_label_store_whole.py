@@ -340,9 +340,7 @@ def test_round_that_could_not_be_put_in_force_is_taken_back(tmp_path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(LabelStore, "restore", fill)
-        with pytest.raises(
-            OSError, match=r"Round 2 could not be .*: No space left on device\. Nothing of it"
-        ):
+        with pytest.raises(OSError, match=r"Round 2 could not be .*: No space left on device\. Nothing of it"):
             write_round(store, 2, shrunk)
     assert store.rounds == [0, 1]
     assert checksums(store.root) == before
