@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ __all__ = ["check_audit_folder", "plot_audit", "write_audit"]
 RESULTS = ("audit.json", "audit.png")
 
 SHOWN = 6
-STALE = 600  # seconds, after which a half-written file is nobody's
 
 
 def check_audit_folder(out: str | Path, sources: Sequence[str | Path]) -> None:
@@ -86,12 +84,15 @@ def write_audit(
             file.unlink(missing_ok=True)
         raise
     for file, name in zip(partial, RESULTS, strict=True):
-        file.replace(folder / name)
+        try:
+            file.replace(folder / name)
+        except FileNotFoundError:  # another part has written the same, and cleared up
+            if not (folder / name).is_file():
+                raise
     for file in filter(_is_exchange, folder.iterdir()):
         shutil.rmtree(file, ignore_errors=True)
     for file in filter(_is_partial, folder.iterdir()):  # of an audit that was killed
-        if time.time() - file.stat().st_mtime > STALE:
-            file.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
 
 
 def _is_partial(file: Path) -> bool:

@@ -8,6 +8,7 @@ writes the result, which does not depend on interruptions or on the number of pr
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -158,25 +159,7 @@ def result_of(trainer, handler, store):
     }
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--fixed", action="store_true", help="nothing random, so that processes make no difference")
-    parser.add_argument("--micro-batches", type=int, default=1)
-    parser.add_argument("--fail-on-rank", type=int)
-    parser.add_argument("--kill-on-rank", type=int)
-    parser.add_argument("--at", choices=["training", "relabelling", "evaluation"], default="training")
-    options = parser.parse_args()
-    if "RANK" in os.environ:
-        meeting = os.environ.get("RENDEZVOUS")  # a file; without it the port that torchrun gives
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{meeting}" if meeting else None,
-            rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-        )
+def train(options):
     rank = int(os.environ.get("RANK", 0))
     random = not options.fixed
     trainer, handler, store = build(
@@ -200,8 +183,32 @@ def main():
     if rank == 0:
         text = json.dumps(result_of(trainer, handler, store), indent=1)
         (options.out / "result.json").write_text(text)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--fixed", action="store_true", help="nothing random, so that processes make no difference")
+    parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--fail-on-rank", type=int)
+    parser.add_argument("--kill-on-rank", type=int)
+    parser.add_argument("--at", choices=["training", "relabelling", "evaluation"], default="training")
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        meeting = os.environ.get("RENDEZVOUS")  # a file; without it the port that torchrun gives
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{meeting}" if meeting else None,
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+        )
+    train(options)
     if dist.is_initialized():
-        gather()  # else gloo (PyTorch 2.13) now and then aborts a process that ends after the other one
+        # What is left of a network, or a process that outlives the other one, now and then makes gloo abort at the end.
+        gc.collect()
+        gather()
         dist.destroy_process_group()
 
 
