@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monai_sc.handlers.resume import ResumeHandler
+from monai_sc.handlers.resume import OtherRunError, ResumeHandler
 from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
 
-__all__ = ["ResumeHandler", "RoundEvents", "SpatialCorrectionHandler"]
+__all__ = ["OtherRunError", "ResumeHandler", "RoundEvents", "SpatialCorrectionHandler"]
