@@ -133,7 +133,7 @@ def write_reference(metrics: Mapping[str, Any], output_dir: PathLike) -> None:
         raise KeyError(f"metrics must hold NAME{TEST_DICE} of each class, got {list(metrics)}.")
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "reference.json").write_text(json.dumps(found) + "\n")
+    (folder / "reference.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
 def write_report(
@@ -151,9 +151,9 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     reference = folder / "reference.json"
     results = summarise_run(
-        store, history, reference=json.loads(reference.read_text()) if reference.is_file() else None
+        store, history, reference=json.loads(reference.read_text(encoding="utf-8")) if reference.is_file() else None
     )
-    (folder / "results.json").write_text(json.dumps(plain(results, nan=False), indent=2) + "\n")
+    (folder / "results.json").write_text(json.dumps(plain(results, nan=False), indent=2) + "\n", encoding="utf-8")
     picture = folder / "report.png"
     plot_correction(ShownCases(store, num_cases), history, store.class_names).savefig(picture, dpi=110)
     print_results(results)

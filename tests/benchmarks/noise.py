@@ -111,7 +111,7 @@ def one_size(shape):
 
 def resident_bytes():
     """Return how much memory this process has: at most its peak so far, so that the difference errs upwards."""
-    return resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1])
+    return resource.getpagesize() * int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
 
 
 def peak_bytes():

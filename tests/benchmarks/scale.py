@@ -56,7 +56,7 @@ def write_cases(folder, prefix, number, shift):
 
 def memory():
     """Return the resident memory of this process in MB."""
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(status.split("VmRSS:")[1].split()[0]) // 1024
 
 

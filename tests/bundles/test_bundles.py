@@ -241,7 +241,9 @@ def test_bundle_trains_in_two_processes(data, tmp_path):
     overrides = data("phantom", **sizes, epochs_per_round=1, max_rounds=1)
     command += [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(BUNDLES.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", timeout=250, env=environment, check=False
+    )
     # PyTorch 2.13 with gloo now and then aborts a process that has done all and ends.
     assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, done.stderr
     results = json.loads((tmp_path / "output" / "results.json").read_text())

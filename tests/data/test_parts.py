@@ -176,6 +176,7 @@ def start(folders, command, index, count):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        encoding="utf-8",
     )
 
 
@@ -195,7 +196,9 @@ def test_parts_at_once_write_what_one_process_writes(folders, command):
 def test_torchrun_starts_the_parts(folders):
     assert main(arguments("simulate", folders, "one")) == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "monai_sc"]
-    done = subprocess.run([*launch, *arguments("simulate", folders)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*launch, *arguments("simulate", folders)], capture_output=True, text=True, encoding="utf-8", check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "of 2 is done" in done.stdout
     assert contents(folders / "out") == contents(folders / "one")
@@ -344,6 +347,7 @@ def hold():
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
         )
         processes.append(process)
         assert process.stdout.readline() == "held\n"

@@ -699,6 +699,7 @@ def test_a_cache_that_cannot_be_used_does_not_matter(tmp_path, damage):
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
+        encoding="utf-8",
         check=True,
     )
     assert run().stdout == "13\n"

@@ -13,7 +13,9 @@ SCRIPTS = Path(__file__).parent / "scripts"
 @pytest.mark.parametrize(("kills", "workers"), [(50, 0), (6, 2)], ids=["one-process", "with-workers"])
 def test_run_that_is_killed_at_any_moment_goes_on_to_the_same_result(tmp_path, kills, workers):
     command = [sys.executable, SCRIPTS / "kills.py", tmp_path / "runs", str(kills), "0", "--workers", str(workers)]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, encoding="utf-8", check=False
+    )
     assert done.stdout, done.stderr
     summary = json.loads(done.stdout)
     assert summary["failures"] == []

@@ -24,7 +24,9 @@ def start(folder, *options, ranks=1):
         environment = {**os.environ, **own, "RENDEZVOUS": str(meeting), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(RUN), str(folder / "data"), str(folder / "out"), *options]
         processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
+            )
         )
     return processes
 

@@ -79,7 +79,7 @@ class SimulationFolder:
     def record(self) -> dict[str, Any] | None:
         """Return what was asked for when the simulation began; ``None`` where none did."""
         file = self.root / RECORD
-        return _parsed(file.read_text(), file) if file.is_file() else None
+        return _parsed(file.read_text(encoding="utf-8"), file) if file.is_file() else None
 
     def begin(self, record: Mapping[str, Any]) -> None:
         """Clear the remains of a killed run away, and write down what is asked for if that has not been done."""
@@ -118,7 +118,9 @@ class SimulationFolder:
     def finished(self) -> list[Entry] | None:
         """Return the manifest of a simulation that is complete, else ``None``."""
         file = self.root / MANIFEST
-        return [_parsed(line, file) for line in file.read_text().splitlines()] if file.is_file() else None
+        return (
+            [_parsed(line, file) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else None
+        )
 
     def place(self, entry: Entry, staged: Path, note: Callable[[Entry], None]) -> None:
         """Give a finished file its name, and note it.
