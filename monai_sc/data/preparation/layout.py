@@ -1,0 +1,149 @@
+"""What a data set looks like as it is downloaded: the cases that a folder holds, and the content of one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from monai_sc.transforms.load import unreadable
+
+__all__ = ["CLEAN", "SPLITS", "TEST", "TRAIN", "Content", "Layout", "SourceCase", "open_picture", "visible_files"]
+
+SPLITS = TRAIN, CLEAN, TEST = ("train", "clean", "test")
+
+
+@dataclass(frozen=True)
+class SourceCase:
+    """One case of a data set as it was downloaded.
+
+    Attributes:
+        id: of the case, which names its files.
+        files: of the case by what they are, such as ``"image"``; what one of them is depends on the data set.
+        group: of cases that belong together, such as the slices of a patient: a group goes into one split.
+        split: that the data set itself gives the case to; ``None``: the preparation draws it.
+    """
+
+    id: str
+    files: dict[str, Path]
+    group: str
+    split: str | None = None
+
+
+@dataclass
+class Content:
+    """What the files of a case hold; the axes are those of MONAI's readers, the first is from left to right.
+
+    Attributes:
+        image: ``(channels, *spatial)``; of a picture, grey or RGB values in ``[0, 255]``.
+        labels: masks ``(classes, *spatial)``, bool; the shape may differ from that of the image where the data set
+            has masks of another resolution.
+        noisy: masks like ``labels`` that carry annotation error, where the data set has such.
+        affine: ``(4, 4)``, of voxels to mm in RAS; ``None``: a picture, written as PNG.
+    """
+
+    image: np.ndarray
+    labels: np.ndarray
+    noisy: np.ndarray | None = None
+    affine: np.ndarray | None = None
+
+
+class Layout(ABC):
+    """The official folder layout of a data set, and others that it is passed on in.
+
+    A class for each data set; an object looks at one folder, which it only reads.
+
+    Args:
+        source: the folder as it was unpacked.
+
+    Attributes:
+        name: of the data set, as of its bundle.
+        classes: of the masks, in the order of their channels.
+        default_size: spatial size of the prepared files, by default.
+        split_sizes: number of cases of each split when none is missing; the splits of a part are in proportion.
+    """
+
+    name: ClassVar[str]
+    classes: ClassVar[tuple[str, ...]]
+    default_size: ClassVar[tuple[int, ...] | None]
+    split_sizes: ClassVar[dict[str, int]]
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+
+    @abstractmethod
+    def cases(self) -> list[SourceCase]:
+        """Return the cases, ordered by their id, without reading their files.
+
+        Raises:
+            ValueError: in one sentence with the file or folder, when the folder does not have this layout, or a case
+                lacks a file.
+        """
+
+    def missing(self, cases: Sequence[SourceCase]) -> list[str]:
+        """Return what the official data set has and the folder lacks, one phrase for each.
+
+        Args:
+            cases: those that the folder holds.
+        """
+        return []
+
+    @abstractmethod
+    def read(self, case: SourceCase) -> Content:
+        """Return what the files of one case hold.
+
+        Raises:
+            ValueError: in one sentence with the file, when one cannot be used.
+        """
+
+    def options(self) -> dict[str, Any]:
+        """Return the choices that the prepared files depend on, besides those of every data set."""
+        return {}
+
+
+def visible_files(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
+    """Return the files of a folder with one of these suffixes, in any case, by their name without it.
+
+    Hidden files do not count, among them the ``._`` files that macOS leaves on other disks.
+
+    Raises:
+        ValueError: when the folder does not exist, or two files differ in case or suffix only.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"Folder {folder} does not exist; unpack the whole data set, with its own folder names.")
+    wanted = tuple(suffix.lower() for suffix in suffixes)
+    found: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        suffix = next((s for s in wanted if file.name.lower().endswith(s)), None)
+        if suffix is None or file.name.startswith(".") or not file.is_file():
+            continue
+        name = file.name[: -len(suffix)]
+        if name in found:
+            raise ValueError(f"{found[name]} and {file} must be one file, not two; delete one of them.")
+        found[name] = file
+    return found
+
+
+def open_picture(file: Path, modes: Sequence[str]) -> np.ndarray:
+    """Return a picture ``(width, height)`` or ``(width, height, channels)`` as its file holds it.
+
+    Args:
+        file: PNG, GIF, JPEG or another type that Pillow reads.
+        modes: of Pillow that are allowed, such as ``"L"`` (8 bits grey) or ``"RGB"``.
+
+    Raises:
+        ValueError: when it cannot be read, or has another mode.
+    """
+    try:
+        with Image.open(file) as picture:
+            mode, content = picture.mode, np.asarray(picture)
+    except Exception as error:  # Pillow has many
+        raise unreadable(f"Picture {file}", error) from error
+    if mode not in modes:
+        raise ValueError(f"Picture {file} must be of mode {' or '.join(modes)} of Pillow, got {mode}; convert it.")
+    return content.swapaxes(0, 1)

@@ -1,0 +1,1 @@
+"""Small generated data sets in the layouts of the official ones, to try everything without a download."""
