@@ -70,7 +70,7 @@ class Layout(ABC):
 
     name: ClassVar[str]
     classes: ClassVar[tuple[str, ...]]
-    default_size: ClassVar[tuple[int, ...] | None]
+    default_size: ClassVar[tuple[int, ...]]
     split_sizes: ClassVar[dict[str, int]]
 
     def __init__(self, source: Path) -> None:
@@ -130,7 +130,7 @@ def visible_files(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
 
 
 def open_picture(file: Path, modes: Sequence[str]) -> np.ndarray:
-    """Return a picture ``(width, height)`` or ``(width, height, channels)`` as its file holds it.
+    """Return a picture ``(width, height)`` or ``(width, height, channels)`` as its file holds it; a palette as grey.
 
     Args:
         file: PNG, GIF, JPEG or another type that Pillow reads.
@@ -141,7 +141,7 @@ def open_picture(file: Path, modes: Sequence[str]) -> np.ndarray:
     """
     try:
         with Image.open(file) as picture:
-            mode, content = picture.mode, np.asarray(picture)
+            mode, content = picture.mode, np.asarray(picture.convert("L") if picture.mode == "P" else picture)
     except Exception as error:  # Pillow has many
         raise unreadable(f"Picture {file}", error) from error
     if mode not in modes:

@@ -1,0 +1,76 @@
+"""A prepared data set: what its folder holds, and the case lists of its splits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from monai.config import PathLike
+
+from monai_sc.data.cases import Case
+from monai_sc.data.preparation.layout import SPLITS
+from monai_sc.functional.checks import check_choice
+
+__all__ = ["PREPARED", "prepared_cases", "read_prepared"]
+
+PREPARED = "prepared.json"
+"""The file of a prepared folder: ``cases`` by split, with paths from the folder; and what they were made of."""
+
+
+def prepared_cases(dataset_dir: PathLike, split: str, *, noisy: bool = False) -> list[Case]:
+    """Return the cases of one split of a folder that ``python -m monai_sc prepare`` made.
+
+    Args:
+        dataset_dir: the folder, which may have been moved.
+        split: ``"train"``, ``"clean"`` (to measure the bias) or ``"test"``.
+        noisy: take the labels with error that the data set itself has, and the others as ``clean_label``.
+
+    Raises:
+        ValueError: when the folder is not a prepared one, or a split is empty or has no noisy labels.
+    """
+    check_choice(split, SPLITS, "split")
+    root = Path(dataset_dir).absolute()
+    content = read_prepared(root)
+    rows = content["cases"][split]
+    if not rows:
+        number = sum(len(cases) for cases in content["cases"].values())
+        raise ValueError(
+            f"{root} has no case in its split {split!r}, having {number} in all; prepare more cases of the data set."
+        )
+    if noisy and not all("noisy" in row for row in rows):
+        raise ValueError(
+            f"{root} has no noisy labels of its own for the split {split!r}; choose another noise than 'files'."
+        )
+    cases: list[Case] = []
+    for row in rows:
+        label = [str(root / file) for file in row["label"]]
+        case: Case = {"id": row["id"], "image": str(root / row["image"]), "label": label}
+        if noisy:
+            case |= {"label": [str(root / file) for file in row["noisy"]], "clean_label": label}
+        if content["foreground"] != 1:
+            case["foreground"] = content["foreground"]
+        cases.append(case)
+    return cases
+
+
+def read_prepared(root: Path) -> dict[str, Any]:
+    """Return what the file of a prepared folder says.
+
+    Raises:
+        ValueError: when there is none, or it is damaged.
+    """
+    file = root / PREPARED
+    if not file.is_file():
+        raise ValueError(
+            f"{root} is not a prepared data set, it has no {PREPARED}; python -m monai_sc prepare makes one of the "
+            "downloaded files."
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        complete = all(split in content["cases"] for split in SPLITS) and "foreground" in content
+    except (ValueError, KeyError, TypeError):
+        complete = False
+    if not complete:
+        raise ValueError(f"{file} is damaged; delete its folder, and prepare the data set again.")
+    return dict(content)
