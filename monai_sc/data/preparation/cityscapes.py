@@ -7,15 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monai_sc.data.preparation.layout import (
-    CLEAN,
-    TEST,
-    TRAIN,
-    Content,
-    Layout,
-    SourceCase,
-    visible_files,
-)
+from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout, SourceCase, visible_files
 from monai_sc.data.preparation.pictures import check_size, open_label, open_rgb, refuse_unpaired
 from monai_sc.functional import case_seed
 

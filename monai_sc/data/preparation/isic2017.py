@@ -25,12 +25,13 @@ class Isic2017Layout(Layout):
     split_sizes = {TRAIN: 2000, CLEAN: 150, TEST: 600}
     parts = {TRAIN: "ISIC-2017_Training", CLEAN: "ISIC-2017_Validation", TEST: "ISIC-2017_Test_v2"}
 
-    def _folders(self, split: str) -> tuple[Path, Path]:
+    def folders(self, split: str) -> tuple[Path, Path]:
+        """Return the folders of the images and of the masks of a split."""
         part = self.parts[split]
         return self.source / f"{part}_Data", self.source / f"{part}_Part1_GroundTruth"
 
     def cases(self) -> list[SourceCase]:
-        here = [split for split in self.parts if any(folder.is_dir() for folder in self._folders(split))]
+        here = [split for split in self.parts if any(folder.is_dir() for folder in self.folders(split))]
         if not here:
             raise ValueError(
                 f"Folder {self.source} must hold ISIC-2017_Training_Data and ISIC-2017_Training_Part1_GroundTruth, "
@@ -40,11 +41,11 @@ class Isic2017Layout(Layout):
         if len(here) > 1 and absent:
             raise ValueError(
                 f"Folder {self.source} must hold one part of ISIC 2017 or all three, but lacks "
-                f"{self._folders(absent[0])[0].name}; unpack it beside the others."
+                f"{self.folders(absent[0])[0].name}; unpack it beside the others."
             )
         found: dict[str, SourceCase] = {}
         for split in here:
-            folders = self._folders(split)
+            folders = self.folders(split)
             images = visible_files(folders[0], [".jpg", ".jpeg"])
             masks = visible_files(folders[1], ["_segmentation.png"])
             refuse_unpaired(images, masks, folders)
@@ -58,7 +59,7 @@ class Isic2017Layout(Layout):
     def missing(self, cases: Sequence[SourceCase]) -> list[str]:
         phrases = []
         for split, count in self.split_sizes.items():
-            folder = self._folders(split)[0]
+            folder = self.folders(split)[0]
             lacking = count - sum(case.files["image"].parent == folder for case in cases)
             if lacking > 0:
                 phrases.append(f"{lacking} of the {count} images of {folder.name}")

@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout, SourceCase, open_picture, visible_files
+from monai_sc.data.preparation.layout import (
+    CLEAN,
+    TEST,
+    TRAIN,
+    Content,
+    Layout,
+    SourceCase,
+    open_picture,
+    visible_files,
+)
+from monai_sc.data.preparation.pictures import open_label, refuse_unpaired
 
 __all__ = ["CHEST", "JSRT_PIXEL_MM", "NOISY_FOLDERS", "ORGANS", "RAW_SIZE", "JsrtLayout", "official_names"]
 
@@ -67,8 +77,10 @@ class JsrtLayout(Layout):
 
     def read(self, case: SourceCase) -> Content:
         files = case.files
-        image = _grey(files["image"])[None] if self.is_ready else _raw(files["image"])[None]
-        masks = {name: _mask(file) for name, file in files.items() if name != "image"}
+        image = open_picture(files["image"], ["L"])[None] if self.is_ready else _raw(files["image"])[None]
+        masks = {
+            name: open_label(file, [0, 255], ["L", "P", "1"]) > 0 for name, file in files.items() if name != "image"
+        }
         shapes = {mask.shape for mask in masks.values()} | ({image.shape[1:]} if self.is_ready else set())
         if len(shapes) > 1:
             found = ", ".join(f"{files[name]} {mask.shape}" for name, mask in masks.items())
@@ -80,41 +92,47 @@ class JsrtLayout(Layout):
         return Content(image, labels, noisy)
 
     def _official_cases(self) -> list[SourceCase]:
-        images = {file.stem: file for file in _found(self.source, ".img")}
+        folders = {file.parent for file in self.source.rglob("*.[iI][mM][gG]")}
+        images = {name: file for folder in sorted(folders) for name, file in visible_files(folder, [".img"]).items()}
         folds = [folder for folder in self.source.rglob("fold[12]") if (folder / "masks").is_dir()]
         if not images or not folds:
-            lacking = "the .IMG files of JSRT" if not images else "the folders fold1/masks and fold2/masks of SCR"
             raise ValueError(
-                f"{self.source} must hold the .IMG files of JSRT and the folders fold1 and fold2 of SCR (or folders "
-                f"images_train and so on), got none of {lacking}."
+                f"Folder {self.source} must hold the .IMG files of JSRT and the folders fold1/masks and fold2/masks of "
+                f"SCR, or images_train and so on, got no {'masks' if images else '.IMG file'}; give the folder that "
+                "both were unpacked in."
             )
         masks: dict[str, dict[str, Path]] = {}
         for fold in sorted(folds):
             for organ in (part for parts in ORGANS.values() for part in parts):
                 for name, file in visible_files(fold / "masks" / organ, [".gif"]).items():
-                    masks.setdefault(name, {})[organ] = file
+                    if other := masks.setdefault(name, {}).get(organ):
+                        raise ValueError(f"{other} and {file} must be one file, not two; delete one of them.")
+                    masks[name][organ] = file
         cases = []
         for name in sorted(images.keys() | masks.keys()):
             if name not in images:
-                raise ValueError(f"{next(iter(masks[name].values()))} has no image {name}.IMG under {self.source}.")
-            lacking = [organ for parts in ORGANS.values() for organ in parts if organ not in masks.get(name, {})]
-            if lacking:
-                raise ValueError(f"{images[name]} has no mask masks/{lacking[0]}/{name}.gif in a fold of SCR.")
+                raise ValueError(
+                    f"Mask {next(iter(masks[name].values()))} must have an image {name}.IMG under {self.source}, got "
+                    "none; unpack JSRT again, or delete the masks of that name."
+                )
+            absent = [organ for parts in ORGANS.values() for organ in parts if organ not in masks.get(name, {})]
+            if absent:
+                raise ValueError(
+                    f"Image {images[name]} must have a mask masks/{absent[0]}/{name}.gif in fold1 or fold2 of SCR, got "
+                    "none; unpack SCR again, or delete the image."
+                )
             cases.append(SourceCase(name, {"image": images[name], **masks[name]}, name))
         return cases
 
     def _ready_cases(self) -> list[SourceCase]:
         cases = []
         for folder, split in READY_SPLITS.items():
-            files = {"image": visible_files(self.source / f"images_{folder}", [".png"])}
-            files |= {name: visible_files(self.source / f"{name}_gts_{folder}", [".png"]) for name in CHEST}
+            folders = {"image": f"images_{folder}"} | {name: f"{name}_gts_{folder}" for name in CHEST}
             if split == TRAIN and (self.source / NOISY_FOLDERS[0]).exists():
-                files |= {name: visible_files(self.source / name, [".png"]) for name in NOISY_FOLDERS}
-            for kind, own in files.items():
-                for name in sorted(own.keys() ^ files["image"].keys()):
-                    have, lacks = ("image", kind) if name in files["image"] else (kind, "image")
-                    where = next(iter(files[lacks].values()), self.source / "x").parent
-                    raise ValueError(f"{files[have][name]} has no file of the same name in {where}.")
+                folders |= {name: name for name in NOISY_FOLDERS}
+            files = {kind: visible_files(self.source / name, [".png"]) for kind, name in folders.items()}
+            for kind, name in folders.items():
+                refuse_unpaired(files["image"], files[kind], (self.source / folders["image"], self.source / name))
             for name in sorted(files["image"]):
                 cases.append(SourceCase(name, {kind: own[name] for kind, own in files.items()}, name, split))
         return cases
@@ -123,14 +141,6 @@ class JsrtLayout(Layout):
 def official_names() -> list[str]:
     """Return the names of the 247 images: 154 with a nodule, 93 without."""
     return [f"JPCLN{k:03d}" for k in range(1, 155)] + [f"JPCNN{k:03d}" for k in range(1, 94)]
-
-
-def _found(folder: Path, suffix: str) -> list[Path]:
-    files = [f for f in sorted(folder.rglob("*")) if f.suffix.lower() == suffix and not f.name.startswith(".")]
-    for file in files:
-        if twins := [other for other in files if other.stem == file.stem and other != file]:
-            raise ValueError(f"{file} and {twins[0]} must be one file, not two; delete one of them.")
-    return files
 
 
 def _raw(file: Path) -> np.ndarray:
@@ -144,20 +154,6 @@ def _raw(file: Path) -> np.ndarray:
     if values.max() > RAW_MAXIMUM:
         raise ValueError(f"Image {file} must hold numbers of 12 bits, 0 to {RAW_MAXIMUM}, got {values.max()}.")
     return ((RAW_MAXIMUM - values.T.astype(np.float32)) * (255 / RAW_MAXIMUM)).astype(np.float32)
-
-
-def _grey(file: Path) -> np.ndarray:
-    return open_picture(file, ["L"])
-
-
-def _mask(file: Path) -> np.ndarray:
-    values = open_picture(file, ["L", "P", "1"])
-    stray = np.setdiff1d(np.unique(values), [0, 255])
-    if values.dtype == bool:
-        return values
-    if len(stray):
-        raise ValueError(f"Mask {file} must hold 0 and 255 only, got {', '.join(map(str, stray[:4]))}.")
-    return values > 0
 
 
 def _phrase(names: Sequence[str], what: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+import torch
 from monai.config import PathLike
 from monai.data import MetaTensor
 from monai.transforms import Resize
@@ -20,21 +21,17 @@ from rich.progress import Progress
 from monai_sc import __version__
 from monai_sc.data.cases import check_list
 from monai_sc.data.durable import LOCK, claim_folder, naming, release_folder, sync_folder, write_synced
-from monai_sc.data.preparation.brats2020 import Brats2020Layout
 from monai_sc.data.preparation.cityscapes import CityscapesLayout
 from monai_sc.data.preparation.isic2017 import Isic2017Layout
 from monai_sc.data.preparation.jsrt import JsrtLayout
 from monai_sc.data.preparation.layout import SPLITS, Content, Layout, SourceCase
-from monai_sc.data.preparation.lidc_idri import LidcIdriLayout
 from monai_sc.data.preparation.prepared import PREPARED, read_prepared
 from monai_sc.data.preparation.splits import draw_splits
 from monai_sc.functional.checks import check_choice
 
 __all__ = ["LAYOUTS", "Preparation", "PreparationError", "prepare"]
 
-LAYOUTS: dict[str, type[Layout]] = {
-    layout.name: layout for layout in (Brats2020Layout, CityscapesLayout, Isic2017Layout, JsrtLayout, LidcIdriLayout)
-}
+LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in (CityscapesLayout, Isic2017Layout, JsrtLayout)}
 """The data sets by name."""
 
 RECORD = "preparation.json"
@@ -125,8 +122,8 @@ def prepare(
     missing = layout.missing(cases)
     if missing and not partial:
         raise ValueError(
-            f"{source} is not complete: {'; '.join(missing)}. Download the rest, or pass partial (--partial) to prepare "
-            "what is there."
+            f"{source} is not complete: {'; '.join(missing)}. Download the rest, or pass partial (--partial) to "
+            "prepare what is there."
         )
     check_list([{"id": case.id, "image": source, "label": source} for case in cases])
     splits = draw_splits(cases, layout.split_sizes, seed)
@@ -209,7 +206,7 @@ class _Workplace:
         for arrays in files.values():
             for file, array in arrays.items():
                 self._put(file, array, content.affine)
-        row = {"id": case.id, "group": case.group, "image": next(iter(files["image"]))}
+        row: dict[str, Any] = {"id": case.id, "group": case.group, "image": next(iter(files["image"]))}
         row |= {kind: list(arrays) for kind, arrays in files.items() if kind != "image"}
         row_file.parent.mkdir(exist_ok=True)
         partial = self.root / ".row"
@@ -292,18 +289,26 @@ def _difference(begun: dict[str, Any], record: dict[str, Any]) -> str:
 
 def _resized(content: Content, size: tuple[int, ...] | None) -> Content:
     """Return the content in another size, the native one by default: that of the image."""
-    size = content.image.shape[1:] if size is None else size
-    image, affine = content.image.astype(np.float32), content.affine
-    if image.shape[1:] != size:
-        shrinks = all(new <= old for new, old in zip(size, image.shape[1:], strict=True))
-        mode = "area" if shrinks else {2: "bilinear", 3: "trilinear"}[len(size)]
-        resized = Resize(size, mode=mode)(MetaTensor(image, affine=affine))
-        image, affine = resized.numpy(), None if affine is None else resized.affine.numpy()
-    labels, noisy = (
-        masks if masks is None or masks.shape[1:] == size else Resize(size, mode="nearest-exact")(masks).numpy() > 0.5
-        for masks in (content.labels, content.noisy)
+    old = content.image.shape[1:]
+    size = old if size is None else size
+    affine = None if content.affine is None else torch.as_tensor(content.affine)
+    image: Any = MetaTensor(torch.as_tensor(content.image.astype(np.float32)), affine=affine)
+    if old != size:
+        shrinks = all(new <= was for new, was in zip(size, old, strict=True))
+        image = Resize(size, mode="area" if shrinks else {2: "bilinear", 3: "trilinear"}[len(size)])(image)
+    return Content(
+        image.numpy(),
+        _resized_masks(content.labels, size),
+        None if content.noisy is None else _resized_masks(content.noisy, size),
+        None if affine is None else image.affine.numpy(),
     )
-    return Content(image, labels, noisy, affine)
+
+
+def _resized_masks(masks: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    if masks.shape[1:] == size:
+        return masks
+    resized: Any = Resize(size, mode="nearest-exact")(torch.as_tensor(masks.astype(np.float32)))
+    return np.asarray(resized) > 0.5
 
 
 def _picture(array: np.ndarray) -> Image.Image:

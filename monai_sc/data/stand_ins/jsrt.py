@@ -44,7 +44,9 @@ def write_jsrt(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> Non
     for number, name in enumerate(official_names()[: sum(num_cases.values())]):
         image, masks = _chest(case_seed(seed, name))
         raw = np.rint(4095 * (1 - image)).astype(">u2")
-        np.kron(raw, np.ones((RAW_SIZE // SMALL,) * 2, ">u2")).astype(">u2").tofile(out / "All247images" / f"{name}.IMG")
+        np.kron(raw, np.ones((RAW_SIZE // SMALL,) * 2, ">u2")).astype(">u2").tofile(
+            out / "All247images" / f"{name}.IMG"
+        )
         for organ, mask in masks.items():
             folder = out / "scratch" / f"fold{1 + number % 2}" / "masks" / organ
             folder.mkdir(parents=True, exist_ok=True)

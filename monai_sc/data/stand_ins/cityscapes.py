@@ -1,0 +1,135 @@
+"""A stand-in for Cityscapes: generated street scenes, in the folders and files of the official packages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from scipy import ndimage
+
+from monai_sc.data.stand_ins.folder import check_new_folder
+from monai_sc.functional import case_seed
+
+__all__ = ["write_cityscapes"]
+
+Polygon = list[tuple[float, float]]
+Scene = list[tuple[str, Polygon]]
+"""Objects from the back to the front: the name of the class, and the corners ``(x, y)`` in pixels."""
+
+WIDTH, HEIGHT = 256, 128
+# official label id, and a colour
+CLASSES = {
+    "ego vehicle": (1, (30, 30, 35)),
+    "road": (7, (110, 105, 110)),
+    "building": (11, (130, 115, 100)),
+    "sky": (23, (190, 205, 215)),
+    "person": (24, (170, 70, 60)),
+    "car": (26, (55, 75, 140)),
+}
+CAR = [(0, 1), (0, 0.5), (0.15, 0.4), (0.3, 0), (0.7, 0), (0.85, 0.4), (1, 0.5), (1, 1)]  # of its width and height
+
+
+def write_cityscapes(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> None:
+    """Write small generated scenes as leftImg8bit, gtFine and gtCoarse of Cityscapes lie after unpacking.
+
+    Each part has one image more than asked for, without a car. As in the official data, the test part has no label but
+    0, and train_extra coarse labels only.
+
+    Args:
+        out: a new or an empty folder.
+        num_cases: with cars, by split; ``"train"`` and ``"clean"`` are both in the official training part.
+        seed: of the data set.
+
+    Raises:
+        ValueError: when ``out`` holds something.
+    """
+    check_new_folder(out)
+    train = num_cases.get("train", 0) + num_cases.get("clean", 0)
+    for part, count, cities in (
+        ("train", train, ("aachen", "bochum")),
+        ("val", num_cases.get("test", 0), ("frankfurt",)),
+    ):
+        for k in range(count + 1 if count else 0):
+            name = f"{cities[k % len(cities)]}_{k:06d}_000019"
+            scene, coarse = _scene(name, seed, with_cars=k > 0)
+            _write_image(out, part, name, scene, seed)
+            _write_label(out, "gtFine", part, name, scene)
+            _write_label(out, "gtCoarse", part, name, coarse)
+    scene, coarse = _scene("berlin_000000_000019", seed, with_cars=True)
+    _write_image(out, "test", "berlin_000000_000019", scene, seed)
+    _write_label(out, "gtFine", "test", "berlin_000000_000019", [])
+    _write_label(out, "gtCoarse", "train_extra", "augsburg_000000_000000", coarse)
+
+
+def _scene(name: str, seed: int, *, with_cars: bool) -> tuple[Scene, Scene]:
+    """Return what is in an image, and how an annotator in a hurry draws it."""
+    state = np.random.RandomState(case_seed(seed, name) % 2**32)
+    horizon = state.uniform(0.4, 0.5) * HEIGHT
+    roofs = [(x, state.uniform(0.2, 0.8) * horizon) for x in np.linspace(0, WIDTH, 7)]
+    scene: Scene = [
+        ("sky", [(0, 0), (WIDTH, 0), (WIDTH, horizon), (0, horizon)]),
+        ("building", [(0, horizon), *roofs, (WIDTH, horizon)]),
+        ("road", [(0, horizon), (WIDTH, horizon), (WIDTH, HEIGHT), (0, HEIGHT)]),
+    ]
+    x, foot = state.uniform(0, WIDTH - 8), horizon + 20
+    scene.append(("person", [(x, foot), (x + 2, foot - 24), (x + 6, foot - 24), (x + 8, foot)]))
+    for place in range(state.randint(1, 4) if with_cars else 0):
+        width = state.uniform(40, 60)
+        height, left = state.uniform(0.45, 0.6) * width, place * 80 + state.uniform(0, 20)
+        top = horizon + state.uniform(0, 20) - 0.3 * height
+        scene.append(("car", [(left + x * width, top + y * height) for x, y in CAR]))
+    scene.append(("ego vehicle", [(0, HEIGHT - 6), (WIDTH, HEIGHT - 6), (WIDTH, HEIGHT), (0, HEIGHT)]))
+    return scene, [(label, _coarse(polygon, state)) for label, polygon in scene]
+
+
+def _coarse(polygon: Polygon, state: np.random.RandomState) -> Polygon:
+    """Return every second corner, moved inwards and by some error."""
+    corners = np.array(polygon if len(polygon) < 6 else polygon[::2] + polygon[-1:])
+    middle = corners.mean(0)
+    moved = middle + 0.93 * (corners - middle) + state.normal(scale=0.5, size=corners.shape)
+    return [(float(x), float(y)) for x, y in np.clip(moved, 0, (WIDTH, HEIGHT))]
+
+
+def _write_image(out: Path, part: str, name: str, scene: Scene, seed: int) -> None:
+    state = np.random.RandomState(case_seed(seed, f"{name} image") % 2**32)
+    picture = np.asarray(_drawn(scene, "RGB", [CLASSES[label][1] for label, _ in scene]), dtype=float)
+    picture = ndimage.gaussian_filter(picture, (0.8, 0.8, 0))
+    texture = ndimage.gaussian_filter(state.normal(size=picture.shape[:2]), 2)
+    picture += (8 * texture / texture.std())[..., None] + state.normal(scale=5, size=picture.shape)
+    file = _file(out, "leftImg8bit", part, name, "leftImg8bit.png")
+    Image.fromarray(np.clip(picture, 0, 255).astype(np.uint8)).save(file)
+
+
+def _write_label(out: Path, kind: str, part: str, name: str, scene: Scene) -> None:
+    """Write the ids of the classes, those of the objects (16 bits), the colours and the corners."""
+    ids = [CLASSES[label][0] for label, _ in scene]
+    objects = [i * 1000 + k if scene[k][0] in ("person", "car") else i for k, i in enumerate(ids)]
+    colours = [(*CLASSES[label][1], 255) for label, _ in scene]
+    _drawn(scene, "L", ids).save(_file(out, kind, part, name, f"{kind}_labelIds.png"))
+    instances = np.asarray(_drawn(scene, "I", objects)).astype(np.uint16)
+    Image.fromarray(instances).save(_file(out, kind, part, name, f"{kind}_instanceIds.png"))
+    _drawn(scene, "RGBA", colours).save(_file(out, kind, part, name, f"{kind}_color.png"))
+    corners = {
+        "imgHeight": HEIGHT,
+        "imgWidth": WIDTH,
+        "objects": [{"label": label, "polygon": np.rint(polygon).astype(int).tolist()} for label, polygon in scene],
+    }
+    _file(out, kind, part, name, f"{kind}_polygons.json").write_text(json.dumps(corners), encoding="utf-8")
+
+
+def _drawn(scene: Scene, mode: str, fills: Sequence[Any]) -> Image.Image:
+    picture = Image.new(mode, (WIDTH, HEIGHT))
+    draw = ImageDraw.Draw(picture)
+    for (_, polygon), fill in zip(scene, fills, strict=True):
+        draw.polygon(polygon, fill=fill)
+    return picture
+
+
+def _file(out: Path, kind: str, part: str, name: str, suffix: str) -> Path:
+    folder = out / kind / part / name.split("_")[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}_{suffix}"
