@@ -21,6 +21,7 @@ from rich.progress import Progress
 from monai_sc import __version__
 from monai_sc.data.cases import check_list
 from monai_sc.data.durable import LOCK, claim_folder, naming, release_folder, sync_folder, write_synced
+from monai_sc.data.preparation.brats2020 import Brats2020Layout
 from monai_sc.data.preparation.cityscapes import CityscapesLayout
 from monai_sc.data.preparation.isic2017 import Isic2017Layout
 from monai_sc.data.preparation.jsrt import JsrtLayout
@@ -31,7 +32,9 @@ from monai_sc.functional.checks import check_choice
 
 __all__ = ["LAYOUTS", "Preparation", "PreparationError", "prepare"]
 
-LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in (CityscapesLayout, Isic2017Layout, JsrtLayout)}
+LAYOUTS: dict[str, type[Layout]] = {
+    layout.name: layout for layout in (Brats2020Layout, CityscapesLayout, Isic2017Layout, JsrtLayout)
+}
 """The data sets by name."""
 
 RECORD = "preparation.json"

@@ -1,0 +1,105 @@
+"""``prepare``: a downloaded data set made into the folder that its bundle reads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from monai_sc.data import prepare
+from monai_sc.data.preparation.prepare import LAYOUTS, Preparation
+from monai_sc.data.preparation.prepared import PREPARED
+
+__all__ = ["add_prepare"]
+
+EXAMPLE = """\
+example:
+  python -m monai_sc prepare isic2017 --source ISIC --out data
+  python -m monai_sc prepare brats2020 --source MICCAI_BraTS2020_TrainingData --out data --modalities flair t1ce
+
+SOURCE is only read. The files grow in OUT.partial, which becomes OUT when it is complete; a call that was stopped goes
+on when it is made again. The layouts that are understood are listed in docs/data_sets.md.
+Exit status: 0 done, 1 failed (a file, the disk), 2 refused (arguments, or a source that is incomplete).
+"""
+
+
+def add_prepare(commands: Any) -> argparse.ArgumentParser:
+    """Add ``prepare``: a downloaded data set made into the folder that its bundle reads."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "prepare",
+        help="make a downloaded data set ready for its bundle",
+        description="Make a data set as it was downloaded ready for its bundle: checked, resized, and split.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", choices=sorted(LAYOUTS), help=", ".join(sorted(LAYOUTS)))
+    parser.add_argument("--source", metavar="DIR", required=True, help="the data set as it was unpacked, only read")
+    parser.add_argument("--out", metavar="DIR", required=True, help="a new folder, outside of the source")
+    parser.add_argument("--size", metavar="N", type=int, nargs="+", help="width, height (and depth) of the images")
+    parser.add_argument("--native", action="store_true", help="keep the size of each image instead")
+    parser.add_argument("--partial", action="store_true", help="prepare what is there when files are missing")
+    parser.add_argument(
+        "--on-bad-case",
+        choices=("raise", "skip"),
+        default="raise",
+        help="stop at a damaged file (raise), or leave its case out",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of splits that are drawn (0)")
+    options: list[Any] = [  # each is an argument of the layout with that name
+        parser.add_argument(
+            "--modalities", metavar="M", nargs="+", help="brats2020: flair (default), t1, t1ce, t2; one channel each"
+        ),
+        parser.add_argument(
+            "--agreement", metavar="N", type=int, help="lidc_idri: annotators who drew what is true, of four (3)"
+        ),
+        parser.add_argument(
+            "--noisy", metavar="KIND", help="lidc_idri: union (default), intersection, or annotator-1 to annotator-4"
+        ),
+        parser.add_argument(
+            "--min-car-share", metavar="P", type=float, help="cityscapes: of the pixels of an image that counts (0.01)"
+        ),
+    ]
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.set_defaults(
+        run=_prepare, options=[option.dest for option in options], when_stopped="the same call goes on from there"
+    )
+    return parser
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    quiet = arguments.quiet or arguments.json
+    given = {name: getattr(arguments, name) for name in arguments.options if getattr(arguments, name) is not None}
+    done = prepare(
+        arguments.name,
+        arguments.source,
+        arguments.out,
+        size=arguments.size,
+        native=arguments.native,
+        seed=arguments.seed,
+        partial=arguments.partial,
+        on_bad_case=arguments.on_bad_case,
+        progress=not quiet,
+        **given,
+    )
+    if arguments.json:
+        print(json.dumps({**vars(done), "out": str(done.out)}, indent=2))
+    elif not arguments.quiet:
+        _print(done)
+
+
+def _print(done: Preparation) -> None:
+    if done.was_complete:
+        print(f"Nothing to do: {done.out} is complete.")
+    table = Table("split", "cases")
+    for split, count in done.counts.items():
+        table.add_row(split, str(count))
+    Console().print(table)
+    if done.missing:
+        print(f"Not in the source: {'; '.join(done.missing)}.")
+    for name, why in done.left_out.items():
+        print(f"Left out: {name}. {why}")
+    print(f"The prepared data set is in {done.out}, with its splits in {PREPARED}.")

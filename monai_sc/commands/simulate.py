@@ -1,0 +1,150 @@
+"""``simulate``: a folder of masks made noisy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from monai_sc.commands.common import list_of, print_part
+from monai_sc.data import NoiseChoice, Part, simulate_folder, summary
+from monai_sc.data.simulation.folder import MANIFEST, SimulationFolder
+from monai_sc.data.simulation.masks import find_masks
+
+__all__ = ["add_simulate"]
+
+SIMULATE_EXAMPLE = """\
+example:
+  python -m monai_sc simulate masks noisy --num-steps 8 --expansion-prob 0.8 --march-prob 0.5
+  python -m monai_sc simulate masks noisy --preset jsrt-expand --structure lung --target-dice 0.85
+
+A run that was stopped goes on when it is called again.
+Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
+Exit status: 0 done, 1 failed (a file, the disk), 2 refused (arguments, or folders that do not fit them).
+"""
+
+
+def add_simulate(commands: Any) -> argparse.ArgumentParser:
+    """Add ``simulate``: a folder of masks made noisy."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "simulate",
+        help="make noisy copies of a folder of masks",
+        description="Make noisy copies of all masks in a folder: same names, file types, headers and geometry.",
+        epilog=SIMULATE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="IN", help="folder of the clean masks, which are only read")
+    parser.add_argument("out", metavar="OUT", help="folder for the noisy masks: new, or that of the same call")
+    noise = parser.add_argument_group("noise", "The first four take one value, or one per class: 4,8,2.")
+    options: list[Any] = [  # each is the parameter of the noise with that name
+        noise.add_argument("--num-steps", metavar="T", type=list_of(int), help="steps of the boundary"),
+        noise.add_argument("--expansion-prob", metavar="P", type=list_of(float), help="that a step expands"),
+        noise.add_argument("--march-prob", metavar="P", type=list_of(float), help="that a voxel moves in a step"),
+        noise.add_argument("--flip-prob", metavar="P", type=list_of(float), help="that a voxel flips in the end"),
+        noise.add_argument("--smoothing", choices=("before_flips", "after_flips"), help="when to smooth the mask"),
+        noise.add_argument("--smooth-sigma", metavar="S", type=float, help="of the smoothing, in voxels or steps"),
+        noise.add_argument("--smooth-radius", metavar="R", type=int, help="where the smoothing is cut off"),
+        noise.add_argument("--step-size", metavar="H", type=float, help="length of a step, in mm"),
+        noise.add_argument("--in-plane", action="store_true", default=None, help="draw slices one by one"),
+        noise.add_argument("--slice-axis", type=int, choices=(0, 1, 2), help="along which the slices lie"),
+        noise.add_argument("--slice-correlation", metavar="C", type=float, help="of neighbouring slices, 0 to 1"),
+        noise.add_argument("--unit", choices=("voxel", "mm"), help="of the steps, from the header of the file"),
+    ]
+    noise.add_argument("--preset", metavar="NAME", help="the noise of a paper or data set; options above go before it")
+    noise.add_argument("--structure", metavar="NAME", help="of a preset that has several, such as lung")
+    noise.add_argument("--target-dice", metavar="D", type=float, help="look for the steps with this mean Dice")
+    noise.add_argument(
+        "--target-displacement", metavar="X", type=float, help="or this mean, negative to expand, in the unit"
+    )
+    labels = parser.add_argument_group("label maps")
+    labels.add_argument("--classes", metavar="C", type=_classes, help="1,2,3; others stay. Default: all in a file")
+    labels.add_argument("--overlap", choices=("nearest", "priority"), help="which class gets a contested voxel")
+    parser.add_argument("--seed", type=int, default=0, help="of the whole folder (default: 0)")
+    parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.set_defaults(
+        run=partial(_simulate, [option.dest for option in options]), when_stopped="the same call goes on from there"
+    )
+    return parser
+
+
+def _simulate(parameters: Sequence[str], arguments: argparse.Namespace) -> None:
+    given = {name: getattr(arguments, name) for name in parameters if getattr(arguments, name) is not None}
+    choice = NoiseChoice(
+        given,
+        arguments.preset,
+        arguments.structure,
+        arguments.overlap,
+        arguments.target_dice,
+        arguments.target_displacement,
+    )
+    # before the folders are looked at, so that a wrong number is what the user is told
+    choice.make(arguments.classes, **({"num_steps": 1} if choice.has_target else {}))
+    out = Path(arguments.out)
+    quiet = arguments.quiet or arguments.json
+    part = Part.from_environment()
+    was_complete = (out / MANIFEST).is_file()
+    manifest = simulate_folder(
+        arguments.source,
+        out,
+        choice.make,
+        description=choice.description(),
+        calibrate=choice.calibrate if choice.has_target else None,
+        classes=arguments.classes,
+        seed=arguments.seed,
+        workers=arguments.workers,
+        progress=not quiet and part.index == 0,
+        part=part,
+    )
+    if not manifest:
+        print_part(part, quiet)
+        return
+    result = {
+        "out": str(out.resolve()),
+        "cases": len(manifest),
+        "was_complete": was_complete,
+        "left_out": find_masks(Path(arguments.source))[1],
+        "calibration": (SimulationFolder(out).record() or {})["calibration"],
+        "classes": summary(manifest),
+    }
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+    elif not arguments.quiet:
+        _print_simulation(result)
+
+
+def _print_simulation(result: dict[str, Any]) -> None:
+    if result["was_complete"]:
+        print(f"Nothing to do: {result['out']} is complete.")
+    table = Table("class", "cases", "mean Dice", "mean displacement (negative: expands)")
+    for row in result["classes"]:
+        table.add_row(str(row["class"]), str(row["cases"]), _number(row["dice"], ".3f"), _displacement(row))
+    Console().print(table)
+    if result["calibration"]:
+        print(f"Steps that were found for the target: {result['calibration']['num_steps']}.")
+    if left_out := result["left_out"]:
+        print(f"Files of other types that were left out: {len(left_out)}, such as {left_out[0]}.")
+    print(f"{result['cases']} noisy masks in {result['out']}, listed in {MANIFEST}.")
+
+
+def _displacement(row: dict[str, Any]) -> str:
+    in_mm = "" if row["displacement_mm"] is None else f", {row['displacement_mm']:+.2f} mm"
+    return f"{_number(row['displacement_voxels'], '+.2f')} voxels{in_mm}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _classes(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+_classes.__name__ = "list of int"

@@ -1,0 +1,54 @@
+"""``stand-in``: a small generated data set in the layout of an official one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from monai_sc.data.preparation.layout import SPLITS
+from monai_sc.data.stand_ins import STAND_INS
+
+__all__ = ["add_stand_in"]
+
+EXAMPLE = """\
+example:
+  python -m monai_sc stand-in jsrt --out raw
+  python -m monai_sc prepare jsrt --source raw --out data --partial
+
+To try the preparation and the bundle of a data set without its download; nothing can be learnt from the results.
+"""
+
+
+def add_stand_in(commands: Any) -> argparse.ArgumentParser:
+    """Add ``stand-in``: a small generated data set in the layout of an official one."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "stand-in",
+        help="write a small generated data set in an official layout",
+        description="Write a small generated data set with the folders, file names and file types of an official one.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", choices=sorted(STAND_INS), help=", ".join(sorted(STAND_INS)))
+    parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
+    parser.add_argument(
+        "--cases",
+        metavar="N",
+        type=int,
+        nargs=3,
+        default=(4, 2, 2),
+        help="numbers of training, clean and test cases (4 2 2)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the images (0)")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.set_defaults(run=_stand_in, when_stopped="delete what was written")
+    return parser
+
+
+def _stand_in(arguments: argparse.Namespace) -> None:
+    if min(arguments.cases) < 1:
+        raise ValueError(f"--cases must be three numbers of at least 1, got {' '.join(map(str, arguments.cases))}.")
+    out = Path(arguments.out)
+    STAND_INS[arguments.name](out, num_cases=dict(zip(SPLITS, arguments.cases, strict=True)), seed=arguments.seed)
+    if not arguments.quiet:
+        print(f"A generated stand-in for {arguments.name} in {out.resolve()}; python -m monai_sc prepare comes next.")
