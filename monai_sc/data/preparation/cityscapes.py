@@ -23,7 +23,7 @@ class CityscapesLayout(Layout):
 
     The label is where gtFine is a car, its noisy version where gtCoarse is. An image counts when cars are at least
     ``min_car_share`` of the pixels of gtFine. The paper keeps 2086 of the 2975 training images, of which 100 are clean,
-    and 350 of the 500 validation images, and does not say by which rule; so the number of cases depends on
+    and 350 of the 500 validation images, by a rule that is not known here; so the number of cases depends on
     ``min_car_share`` and need not be that of the paper.
 
     The official validation part is the split ``"test"``. Of the training part, 100 cases are ``"clean"``: those whose
