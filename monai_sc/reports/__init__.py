@@ -6,11 +6,12 @@ from monai_sc.reports.audit import plot_audit, write_audit
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, plot_correction
 from monai_sc.reports.noise_fit import plot_noise_fit
 from monai_sc.reports.round_pictures import RoundPictureHandler
-from monai_sc.reports.run import print_results, summarise_run, write_reference, write_report
+from monai_sc.reports.run import dice_by_class, print_results, summarise_run, write_reference, write_report
 
 __all__ = [
     "BOUNDARY_COLOURS",
     "RoundPictureHandler",
+    "dice_by_class",
     "draw_boundaries",
     "plot_audit",
     "plot_correction",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from monai.config import PathLike
+from monai.handlers import MeanDice
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,9 +20,22 @@ from monai_sc.functional.dice import dice
 from monai_sc.reports.figures import plot_correction
 from monai_sc.reports.shown_cases import ShownCases
 
-__all__ = ["print_results", "summarise_run", "write_reference", "write_report"]
+__all__ = ["dice_by_class", "print_results", "summarise_run", "write_reference", "write_report"]
 
 TEST_DICE = "_test_dice"
+
+
+def dice_by_class(class_names: Sequence[str]) -> dict[str, MeanDice]:
+    """Return the metrics of an evaluator that a report needs: ``NAME_test_dice`` of each class.
+
+    Args:
+        class_names: one per channel of ``pred`` and ``label``, which are 0 and 1.
+    """
+
+    def of_channel(k: int) -> Callable[[Sequence[Mapping[str, Any]]], list[list[Any]]]:
+        return lambda output: [[case[key][k : k + 1] for case in output] for key in ("pred", "label")]
+
+    return {f"{name}{TEST_DICE}": MeanDice(output_transform=of_channel(k)) for k, name in enumerate(class_names)}
 
 
 def summarise_run(

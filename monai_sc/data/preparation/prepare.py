@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from monai.transforms import Resize
 from PIL import Image
 from rich.progress import Progress
 
-from monai_sc import __version__
 from monai_sc.data.cases import check_list
 from monai_sc.data.durable import LOCK, claim_folder, naming, release_folder, sync_folder, write_synced
 from monai_sc.data.preparation.brats2020 import Brats2020Layout
@@ -32,9 +32,8 @@ from monai_sc.functional.checks import check_choice
 
 __all__ = ["LAYOUTS", "Preparation", "PreparationError", "prepare"]
 
-LAYOUTS: dict[str, type[Layout]] = {
-    layout.name: layout for layout in (Brats2020Layout, CityscapesLayout, Isic2017Layout, JsrtLayout)
-}
+KNOWN: Sequence[type[Layout]] = (Brats2020Layout, CityscapesLayout, Isic2017Layout, JsrtLayout)
+LAYOUTS = {layout.name: layout for layout in KNOWN}
 """The data sets by name."""
 
 RECORD = "preparation.json"
@@ -111,7 +110,7 @@ def prepare(
     size = _checked_size(size, native, layout)
     record = {
         "name": name,
-        "monai_sc": __version__,
+        "monai_sc": version("monai-sc"),
         "source": str(source),
         "size": size,
         "seed": seed,
