@@ -77,7 +77,7 @@ def prepare(
 ) -> Preparation:
     """Make the folder ``out`` that the bundle of a data set reads, from the data set as it was downloaded.
 
-    Images are resized by the mean over an area (linearly where they grow), masks to the nearest voxel. Files without
+    Images are resized linearly, smoothed first where they shrink, masks to the nearest voxel. Files without
     geometry are written as PNG, masks with 0 and 255, others as NIfTI, whose affine fits the new size. Nothing is
     written into ``source``. The files grow in ``out`` + ``.partial``, which becomes ``out`` when it is complete; the
     same call goes on where one was stopped. One case is in memory at a time.
@@ -296,8 +296,7 @@ def _resized(content: Content, size: tuple[int, ...] | None) -> Content:
     affine = None if content.affine is None else torch.as_tensor(content.affine)
     image: Any = MetaTensor(torch.as_tensor(content.image.astype(np.float32)), affine=affine)
     if old != size:
-        shrinks = all(new <= was for new, was in zip(size, old, strict=True))
-        image = Resize(size, mode="area" if shrinks else {2: "bilinear", 3: "trilinear"}[len(size)])(image)
+        image = Resize(size, mode={2: "bilinear", 3: "trilinear"}[len(size)], anti_aliasing=True)(image)
     return Content(
         image.numpy(),
         _resized_masks(content.labels, size),
