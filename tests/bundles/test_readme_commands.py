@@ -1,0 +1,83 @@
+"""The commands of the section "Try it" in the README of each bundle, run in order in a copy of the bundle's folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import runpy
+import shlex
+import sys
+
+import pytest
+from monai.utils import set_determinism
+
+SECTION = re.compile(r"^## Try it.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(text):
+    """Return the commands of the one block of the section, as lists of words."""
+    sections = SECTION.findall(text)
+    assert len(sections) == 1, "the README must have one section whose heading begins with 'Try it'"
+    blocks = BLOCK.findall(sections[0])
+    assert len(blocks) == 1, "the section must have one block of bash"
+    return [shlex.split(line) for line in blocks[0].replace("\\\n", "").splitlines()]
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Return a function that runs ``python -m MODULE ...`` in this process; what that changes here is restored."""
+    root = logging.getLogger()
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+    def run(command):
+        python, option, module, *arguments = command
+        assert (python, option) == ("python", "-m")
+        monkeypatch.setattr(sys, "argv", [module, *arguments])
+        monkeypatch.delitem(sys.modules, f"{module}.__main__", raising=False)  # runpy warns of one that was imported
+        handlers, level, status = root.handlers[:], root.level, None
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            status = end.code
+        finally:
+            root.handlers[:] = handlers
+            root.setLevel(level)
+        assert not status, command
+
+    yield run
+    set_determinism(None)
+
+
+@pytest.mark.slow
+def test_commands_of_the_readme_run_in_a_copy_of_the_folder(bundle, run, monkeypatch):
+    monkeypatch.chdir(bundle)
+    shipped = {file: file.read_bytes() for file in bundle.rglob("*") if file.is_file()}
+    for command in commands((bundle / "docs" / "README.md").read_text(encoding="utf-8")):
+        run(command)
+    assert {file: file.read_bytes() for file in shipped} == shipped
+
+    def written(name):
+        (file,) = bundle.rglob(name)
+        assert file.stat().st_size > 0
+        return file
+
+    results = json.loads(written("results.json").read_text(encoding="utf-8"))
+    assert [one["round"] for one in results["rounds"]] == [0, 1]
+    written("report.png")
+    assert "test_mean_dice" in written("metrics.csv").read_text(encoding="utf-8")
+    predictions = [file for file in bundle.rglob("predictions/**/*") if file.is_file()]
+    assert predictions
+    assert all(file.stat().st_size > 0 for file in predictions)
+
+
+def test_commands_are_read_as_the_shell_reads_them():
+    text = "## Try it\n\n```bash\npython -m a \\\n    --b \"['c', 'd']\"\npython -m e\n```\n\n## More\n\n```bash\n```\n"
+    assert commands(text) == [["python", "-m", "a", "--b", "['c', 'd']"], ["python", "-m", "e"]]
+
+
+@pytest.mark.parametrize("text", ["## Commands\n\n```bash\nls\n```\n", "## Try it\n\nText.\n"])
+def test_readme_without_commands_fails(text):
+    with pytest.raises(AssertionError, match="must have one"):
+        commands(text)
