@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from monai.bundle import ConfigParser, ConfigWorkflow
+from monai_sc.data.jsrt import NOISY_FOLDERS
 from PIL import Image
 
 from monai_sc.data import phantom_image
-from monai_sc.data.jsrt import NOISY_FOLDERS
 from monai_sc.functional import shift_boundary
 
 BUNDLES = Path(__file__).parents[2] / "bundles"

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from pydicom import Dataset, dcmread
+from monai.utils import optional_import
 
 from monai_sc.transforms.load import reason_of
 
 __all__ = ["CtSlice", "Series", "read_series", "read_slice"]
 
+# Of the extra "lidc" only: where pydicom is installed, MONAI 1.6 looks for a GPU decoder in every LoadImage, and warns.
+dcmread, HAS_PYDICOM = optional_import("pydicom", name="dcmread")
+
 GEOMETRY = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "Rows", "Columns")
 NAMES = ("SOPInstanceUID", "SeriesInstanceUID", "Modality")
 MAX_UNEVEN = 0.1
+INSTALL = "pip install 'monai-sc[lidc]'"
 T = TypeVar("T")
 
 
@@ -101,11 +105,13 @@ def read_slice(file: Path) -> CtSlice:
     return CtSlice(str(header.SOPInstanceUID), values.astype(np.float32), affine)
 
 
-def _header(file: Path, required: Sequence[str]) -> Dataset:
+def _header(file: Path, required: Sequence[str]) -> Any:
     return _read(file, required, stop_before_pixels=True, specific_tags=list(required))
 
 
-def _read(file: Path, required: Sequence[str], **options: Any) -> Dataset:
+def _read(file: Path, required: Sequence[str], **options: Any) -> Any:
+    if not HAS_PYDICOM:
+        raise ValueError(f"DICOM file {file} needs pydicom to be read, which is not installed; {INSTALL}.")
     try:
         content = dcmread(file, **options)
     except Exception as error:  # pydicom has many
@@ -120,7 +126,7 @@ def _unreadable(file: Path, error: Exception) -> ValueError:
     return ValueError(f"DICOM file {file} cannot be read: {reason_of(error)}; download it again.")
 
 
-def _signs(file: Path, header: Dataset) -> tuple[int, int]:
+def _signs(file: Path, header: Any) -> tuple[int, int]:
     """Return 1 where columns go to the patient's left, and rows to the back; -1 for a patient who lies on the front."""
     cosines = [float(v) for v in header.ImageOrientationPatient]
     signs = round(cosines[0]), round(cosines[4])

@@ -26,13 +26,14 @@ from monai_sc.data.preparation.cityscapes import CityscapesLayout
 from monai_sc.data.preparation.isic2017 import Isic2017Layout
 from monai_sc.data.preparation.jsrt import JsrtLayout
 from monai_sc.data.preparation.layout import SPLITS, Content, Layout, SourceCase
+from monai_sc.data.preparation.lidc_idri import LidcIdriLayout
 from monai_sc.data.preparation.prepared import PREPARED, read_prepared
 from monai_sc.data.preparation.splits import draw_splits
 from monai_sc.functional.checks import check_choice
 
 __all__ = ["LAYOUTS", "Preparation", "PreparationError", "prepare"]
 
-KNOWN: Sequence[type[Layout]] = (Brats2020Layout, CityscapesLayout, Isic2017Layout, JsrtLayout)
+KNOWN: Sequence[type[Layout]] = (Brats2020Layout, CityscapesLayout, Isic2017Layout, JsrtLayout, LidcIdriLayout)
 LAYOUTS = {layout.name: layout for layout in KNOWN}
 """The data sets by name."""
 

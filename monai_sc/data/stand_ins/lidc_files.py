@@ -6,13 +6,18 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pydicom import Dataset
-from pydicom.dataset import FileMetaDataset
-from pydicom.uid import UID, CTImageStorage, DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian
+from monai.utils import optional_import
 
 __all__ = ["Roi", "write_chest_xray", "write_series", "write_xml"]
+
+Dataset, _ = optional_import("pydicom", name="Dataset")
+FileMetaDataset, _ = optional_import("pydicom.dataset", name="FileMetaDataset")
+
+CT_IMAGE, CHEST_XRAY = "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.1.1"
+EXPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2.1"
 
 NAMESPACE = "http://www.nih.gov"
 INTERCEPT = -1024
@@ -43,7 +48,7 @@ def write_series(
     written = []
     for index, values in enumerate(scan):
         slice_uid, z = f"{uids[1]}.{index + 1}", round(-150 + step * index, 3)
-        data = _dataset(patient, uids, slice_uid, CTImageStorage, "CT")
+        data = _dataset(patient, uids, slice_uid, CT_IMAGE, "CT")
         data.SliceThickness = step
         data.ImagePositionPatient = [-pixel * values.shape[0] / 2, -pixel * values.shape[1] / 2, z]
         data.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
@@ -59,7 +64,7 @@ def write_series(
 
 def write_chest_xray(folder: Path, patient: str, uids: tuple[str, str]) -> None:
     """Write a small picture as a chest X-ray, which lacks the position that slices have."""
-    data = _dataset(patient, uids, f"{uids[1]}.1", DigitalXRayImageStorageForPresentation, "DX")
+    data = _dataset(patient, uids, f"{uids[1]}.1", CHEST_XRAY, "DX")
     _set_pixels(data, np.zeros((32, 32), dtype=np.int16))
     _save(data, folder / "000001.dcm")
 
@@ -118,19 +123,19 @@ def _add_point(parent: ElementTree.Element, name: str, point: tuple[int, int]) -
     _add(element, "yCoord", str(point[1]))
 
 
-def _dataset(patient: str, uids: tuple[str, str], uid: str, kind: UID, modality: str) -> Dataset:
+def _dataset(patient: str, uids: tuple[str, str], uid: str, kind: str, modality: str) -> Any:
     data = Dataset()
     data.file_meta = FileMetaDataset()
     data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID = kind
-    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = UID(uid)
-    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = uid
+    data.file_meta.TransferSyntaxUID = EXPLICIT_LITTLE_ENDIAN
     data.PatientID = data.PatientName = patient
     data.StudyInstanceUID, data.SeriesInstanceUID = uids
     data.Modality = modality
     return data
 
 
-def _set_pixels(data: Dataset, pixels: np.ndarray) -> None:
+def _set_pixels(data: Any, pixels: np.ndarray) -> None:
     """Store pixels ``(rows, columns)``, int16."""
     data.Rows, data.Columns = pixels.shape
     data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
@@ -138,6 +143,6 @@ def _set_pixels(data: Dataset, pixels: np.ndarray) -> None:
     data.PixelData = pixels.tobytes()
 
 
-def _save(data: Dataset, file: Path) -> None:
+def _save(data: Any, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     data.save_as(file, enforce_file_format=True)
