@@ -24,9 +24,14 @@ class PictureForm(Form):
     """A PNG file for each image, and one for the mask of each reader."""
 
     def read(self, case: SourceCase) -> Drawing:
-        image = _middle(open_picture(case.files["image"], ["L"]), case.files["image"])
-        masks = np.stack([_middle(_open_mask(case.files[name]), case.files[name]) for name in MASKS])
-        return Drawing(image, masks)
+        image = open_picture(case.files["image"], ["L"])
+        if min(image.shape) < CROP:
+            raise ValueError(
+                f"Picture {case.files['image']} must have at least {CROP} x {CROP} pixels, got {image.shape[0]} x "
+                f"{image.shape[1]}; unpack it again."
+            )
+        masks = np.stack([_middle(_open_mask(case.files[name], image.shape)) for name in MASKS])
+        return Drawing(_middle(image), masks)
 
 
 class CropForm(PictureForm):
@@ -63,7 +68,7 @@ class CropForm(PictureForm):
 class SliceForm(PictureForm):
     """A folder for each nodule, ``LIDC-IDRI-0001/nodule-0/{images,mask-0,mask-1,mask-2,mask-3}/slice-0.png``.
 
-    A reader who drew nothing has an empty mask.
+    A reader who drew nothing has an empty mask; a slice that nobody drew is a case as well.
 
     Args:
         root: that holds the folders of the patients.
@@ -138,21 +143,19 @@ def _slices_of(nodule: Path, patient: str) -> list[SourceCase]:
     ]
 
 
-def _open_mask(file: Path) -> np.ndarray:
+def _open_mask(file: Path, shape: tuple[int, ...]) -> np.ndarray:
     mask = open_picture(file, ["L", "1"])
-    values = np.unique(mask)
-    if len(values) > 2 or not np.isin(values, (0, 1, 255)).all():
-        stray = values[~np.isin(values, (0, 1, 255))]
-        raise ValueError(f"Mask {file} must hold 0 and 255 only, or 0 and 1, got {stray[0] if len(stray) else 'all'}.")
+    if mask.shape != shape:
+        wanted, given = (" x ".join(map(str, s)) for s in (shape, mask.shape))
+        raise ValueError(f"Mask {file} must have the size of its image, {wanted}, got {given}; unpack both again.")
+    values = {int(value) for value in np.unique(mask)}
+    if not (values <= {0, 1} or values <= {0, 255}):
+        found = ", ".join(map(str, sorted(values)[:4]))
+        raise ValueError(f"Mask {file} must hold 0 and 255 only, or 0 and 1, got {found}; unpack it again.")
     return mask > 0
 
 
-def _middle(picture: np.ndarray, file: Path) -> np.ndarray:
+def _middle(picture: np.ndarray) -> np.ndarray:
     """Return the middle of a picture ``(width, height)``, 128 x 128 pixels."""
-    if min(picture.shape) < CROP:
-        raise ValueError(
-            f"Picture {file} must have at least {CROP} x {CROP} pixels, got {picture.shape[0]} x {picture.shape[1]}; "
-            "unpack it again."
-        )
     x, y = ((size - CROP) // 2 for size in picture.shape)
     return picture[x : x + CROP, y : y + CROP]

@@ -113,9 +113,10 @@ class ScanForm(Form):
         return self._collected[series.uid]
 
     def _nodules_of(self, xml: Path) -> list[Nodule]:
-        if self._nodules is None or self._nodules[0] != xml:
-            self._nodules = xml, nodules_of(read_reading(xml))
-        return self._nodules[1]
+        kept = self._nodules  # in a name of its own, for threads
+        if kept is None or kept[0] != xml:
+            kept = self._nodules = xml, nodules_of(read_reading(xml))
+        return kept[1]
 
 
 def collected_xml(source: Path) -> Iterator[Path]:

@@ -47,7 +47,7 @@ class Outline:
         return line
 
     def mask(self, size: int, low: tuple[int, int] = (0, 0)) -> np.ndarray:
-        """Return the pixels half a pixel or more inside the line, of a square ``(size, size)`` from ``low`` on."""
+        """Return the pixels over half a pixel inside the line, of a square ``(size, size)`` that begins at ``low``."""
         x, y = np.indices((size, size)) + np.reshape(low, (2, 1, 1)) - np.reshape(self.center, (2, 1, 1))
         turn = np.arctan2(y, x) / (2 * np.pi) * len(self.radii)
         radius = np.interp(turn, np.arange(len(self.radii)), self.radii, period=len(self.radii))
