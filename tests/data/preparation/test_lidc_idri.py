@@ -10,8 +10,10 @@ import pytest
 from PIL import Image
 from pydicom import dcmread
 
+from monai_sc.data.preparation.lidc_dicom import CtSlice
 from monai_sc.data.preparation.lidc_idri import LidcIdriLayout
-from monai_sc.data.preparation.lidc_nodules import drawn_pixels, fill, match, nodules_of
+from monai_sc.data.preparation.lidc_nodules import Nodule, drawn_pixels, fill, match, nodules_of
+from monai_sc.data.preparation.lidc_scans import cut
 from monai_sc.data.preparation.lidc_xml import Contour, Reading
 from monai_sc.data.stand_ins.lidc_idri import write_lidc_crops, write_lidc_idri, write_lidc_slices
 
@@ -624,3 +626,38 @@ def test_stand_in_has_readers_who_differ_and_slices_of_which_the_truth_is_empty(
     assert all((content.noisy & ~content.labels).any() for content in contents)
     modalities = {str(dcmread(file, stop_before_pixels=True).Modality) for file in (made / "scans").rglob("*.dcm")}
     assert modalities == {"CT", "DX"}
+
+
+def ct(size=(200, 160)):
+    values = np.arange(np.prod(size), dtype=np.float32).reshape(size)
+    return CtSlice("a", values, np.diag([-0.5, -0.5, 2.0, 1.0]))
+
+
+WINDOWS = [
+    pytest.param((80, 79), (84, 83), (18, 17), id="in-the-middle"),
+    pytest.param((2, 3), (2, 3), (0, 0), id="at-the-first-corner"),
+    pytest.param((199, 150), (199, 159), (72, 32), id="at-the-last-corner"),
+    pytest.param((10, 10), (180, 140), (31, 11), id="larger-than-the-window"),
+]
+
+
+@pytest.mark.parametrize(("low", "high", "corner"), WINDOWS)
+def test_window_is_around_the_box_and_inside_the_slice(low, high, corner):
+    nodule = Nodule({"a": (frozenset({low}), frozenset({high}), frozenset(), frozenset())})
+    content = ct()
+    drawing = cut(content, nodule, "file")
+    x, y = corner
+    np.testing.assert_array_equal(drawing.image, content.values[x : x + 128, y : y + 128])
+    np.testing.assert_array_equal(drawing.affine[:3, 3], [-0.5 * x, -0.5 * y, 0])
+    for mask, pixel in zip(drawing.masks, (low, high), strict=False):
+        place = pixel[0] - x, pixel[1] - y
+        inside = max(place) < 128 and min(place) >= 0
+        assert np.argwhere(mask).tolist() == ([list(place)] if inside else [])
+    assert not drawing.masks[2:].any()
+
+
+@pytest.mark.parametrize(("sessions", "readers"), [(1, 4), (4, 4), (5, 5)])
+def test_there_are_four_readers_or_more_if_the_file_has_more(sessions, readers):
+    (nodule,) = nodules_of(Reading("file", "1", (((ring(1, 2),),),) * sessions))
+    assert len(nodule.slices["a"]) == readers
+    assert sum(map(bool, nodule.slices["a"])) == sessions
