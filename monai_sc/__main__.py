@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import traceback
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for add in COMMANDS:
         command = add(commands)
         command.add_argument("--debug", action="store_true", help="show where in the code an error came from")
+    # MONAI 1.6 warns in every LoadImage that it has no GPU decoder of DICOM files, where pydicom is installed.
+    logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
     arguments = parser.parse_args(argv)
     try:
         arguments.run(arguments)

@@ -59,6 +59,12 @@ def add_prepare(commands: Any) -> argparse.ArgumentParser:
             "--noisy", metavar="KIND", help="lidc_idri: union (default), intersection, or annotator-1 to annotator-4"
         ),
         parser.add_argument(
+            "--gaps",
+            action="store_true",
+            default=None,
+            help="lidc_idri: accept scans whose slices are not evenly spaced",
+        ),
+        parser.add_argument(
             "--min-car-share", metavar="P", type=float, help="cityscapes: of the pixels of an image that counts (0.01)"
         ),
     ]

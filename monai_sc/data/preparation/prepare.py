@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def prepare(
     _check_folders(source, out)
     if name == "cityscapes":
         options = {"seed": seed, **options}
-    layout = layout_type(source, **options)
+    layout = _made(layout_type, source, options)
     size = _checked_size(size, native, layout)
     record = {
         "name": name,
@@ -249,6 +250,15 @@ class _Workplace:
 def _are_pictures(rows: dict[str, list[dict[str, Any]]]) -> bool:
     """Return whether the files are pictures, whose foreground is 255."""
     return all(row["image"].endswith(".png") for split in SPLITS for row in rows[split])
+
+
+def _made(layout_type: type[Layout], source: Path, options: dict[str, Any]) -> Layout:
+    known = [name for name in signature(layout_type).parameters if name != "source"]
+    if unknown := [name for name in options if name not in known]:
+        raise ValueError(
+            f"{unknown[0]} is no option of {layout_type.name}, which has {', '.join(known) or 'none'}; leave it out."
+        )
+    return layout_type(source, **options)
 
 
 def _check_folders(source: Path, out: Path) -> None:
