@@ -47,6 +47,9 @@ def add_prepare(commands: Any) -> argparse.ArgumentParser:
         default="raise",
         help="stop at a damaged file (raise), or leave its case out",
     )
+    parser.add_argument(
+        "--split", metavar="N", type=int, nargs=3, help="shares of training, clean and test cases, such as 6 2 2"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of splits that are drawn (0)")
     options: list[Any] = [  # each is an argument of the layout with that name
         parser.add_argument(
@@ -85,6 +88,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
         arguments.out,
         size=arguments.size,
         native=arguments.native,
+        split=arguments.split,
         seed=arguments.seed,
         partial=arguments.partial,
         on_bad_case=arguments.on_bad_case,

@@ -71,6 +71,7 @@ def prepare(
     *,
     size: Sequence[int] | None = None,
     native: bool = False,
+    split: Sequence[int] | None = None,
     seed: int = 0,
     partial: bool = False,
     on_bad_case: str = "raise",
@@ -90,7 +91,9 @@ def prepare(
         out: a folder that does not exist yet, or that the same call made.
         size: spatial size of the prepared files, in the order of MONAI's axes: width, height, (depth).
         native: keep the size of each image; ``size`` is then left out.
-        seed: of the draw of the splits, where the data set does not have its own.
+        split: shares of training, clean and test cases, such as ``(6, 2, 2)``, where the data set does not have its own
+            splits; by default those of the whole data set.
+        seed: of the draw of the splits.
         partial: prepare what is there when the data set is not complete; its splits are then smaller in proportion.
         on_bad_case: ``"raise"``, or ``"skip"``, which leaves a case out whose files cannot be used.
         progress: show a progress bar.
@@ -115,6 +118,7 @@ def prepare(
         "monai_sc": version("monai-sc"),
         "source": str(source),
         "size": size,
+        "split": None if split is None else list(split),
         "seed": seed,
         "options": layout.options(),
         "partial": partial,
@@ -130,7 +134,7 @@ def prepare(
             "prepare what is there."
         )
     check_list([{"id": case.id, "image": source, "label": source} for case in cases])
-    splits = draw_splits(cases, layout.split_sizes, seed)
+    splits = draw_splits(cases, _shares(split, cases, layout), seed)
     work = _Workplace(out, record)
     try:
         rows, left_out = work.write(layout, splits, size, on_bad_case, progress)
@@ -280,6 +284,16 @@ def _checked_size(size: Sequence[int] | None, native: bool, layout: Layout) -> t
     if len(checked) != len(default) or min(checked) < 1:
         raise ValueError(f"size must be {len(default)} numbers over 0 for {layout.name}, got {checked}.")
     return checked
+
+
+def _shares(split: Sequence[int] | None, cases: Sequence[SourceCase], layout: Layout) -> dict[str, int]:
+    if split is None:
+        return layout.split_sizes
+    if len(split) != len(SPLITS) or min(split) < 0 or not sum(split):
+        raise ValueError(f"split must be three shares of at least 0, not all 0, such as 6 2 2, got {tuple(split)}.")
+    if all(case.split for case in cases):
+        raise ValueError(f"split must be left out, since the files of {layout.name} have their own splits.")
+    return dict(zip(SPLITS, split, strict=True))
 
 
 def _finished(out: Path, record: dict[str, Any]) -> Preparation:

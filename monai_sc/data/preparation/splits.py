@@ -15,11 +15,11 @@ def draw_splits(cases: Sequence[SourceCase], sizes: Mapping[str, int], seed: int
     """Return the cases of each split, in their order; those that the data set gives to a split stay there.
 
     The others are drawn by group, in proportion to ``sizes``: of groups of one case, as many as the proportion says; of
-    larger ones, about as many. No split stays empty where there are at least three groups.
+    larger ones, about as many. No split whose size is over 0 stays empty where there are enough groups.
 
     Args:
         cases: of the data set.
-        sizes: number of cases of each split in the whole data set.
+        sizes: shares of the splits, such as their number of cases in the whole data set.
         seed: of the draw.
     """
     split_of = {case.group: case.split for case in cases if case.split is not None}
@@ -29,11 +29,12 @@ def draw_splits(cases: Sequence[SourceCase], sizes: Mapping[str, int], seed: int
             drawn.setdefault(case.group, []).append(case)
     groups = sorted(drawn)
     wanted = _shares(sum(len(group) for group in drawn.values()), sizes)
+    wanted_splits = [split for split in SPLITS if sizes[split]]
     order = [groups[k] for k in np.random.default_rng(seed).permutation(len(groups))]
     for number, group in enumerate(order):
-        empty = [split for split in SPLITS if split not in split_of.values()]
-        must = len(groups) >= len(SPLITS) and len(groups) - number <= len(empty)
-        split_of[group] = max(empty if must else SPLITS, key=lambda split: wanted[split])
+        empty = [split for split in wanted_splits if split not in split_of.values()]
+        must = len(groups) >= len(wanted_splits) and len(groups) - number <= len(empty)
+        split_of[group] = max(empty if must else wanted_splits, key=lambda split: wanted[split])
         wanted[split_of[group]] -= len(drawn[group])
     return {split: [case for case in cases if split_of[case.group] == split] for split in SPLITS}
 
