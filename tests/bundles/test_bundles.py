@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 from monai.bundle import ConfigParser, ConfigWorkflow
-from monai_sc.data.jsrt import NOISY_FOLDERS
 from PIL import Image
 
-from monai_sc.data import phantom_image
+from monai_sc.data import phantom_cases, phantom_image
+from monai_sc.data.jsrt import NOISY_FOLDERS
 from monai_sc.functional import shift_boundary
+from monai_sc.functional.dice import dice
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 NAMES = sorted(folder.name for folder in BUNDLES.iterdir() if folder.is_dir())
+PHANTOM_WEIGHTS = str(BUNDLES / "phantom" / "models")
 QUICK = {
     "phantom": {"image_size": 48, "num_cases": {"train": 4, "clean": 2, "test": 2}},
     "jsrt": {"image_size": 32},
@@ -197,6 +199,26 @@ def test_mlflow_gets_numbers_and_picture_of_a_round(name, settings, data, tmp_pa
     assert set(made.data.metrics) == tracked_metrics(results) | {"lr_group_0"}
     pictures = [file.path for file in client.list_artifacts(made.info.run_id)]
     assert pictures == ([] if settings == "default" else ["round-000.png"])
+
+
+def test_weights_of_the_phantom_are_as_good_as_its_metadata_say(data):
+    evaluated = workflow("phantom", "train", "evaluate", **data("phantom", ckpt_dir=PHANTOM_WEIGHTS))
+    run(evaluated)
+    found = evaluated.parser.get_parsed_content("validate::evaluator").state.metrics
+    metadata = json.loads((BUNDLES / "phantom" / "configs" / "metadata.json").read_text(encoding="utf-8"))
+    assert found == pytest.approx(metadata["eval_metrics"], abs=0.001)
+
+
+def test_weights_of_the_phantom_predict_cases_that_nobody_has_seen(data, tmp_path):
+    cases = phantom_cases(tmp_path / "data", "new", 8, seed=1)
+    run(workflow("phantom", "inference", kind="infer", **data("phantom", ckpt_dir=PHANTOM_WEIGHTS)))
+    scores = []
+    for case in cases:
+        file = tmp_path / "output" / Path(case["image"]).name.replace(".nii.gz", "_label.nii.gz")
+        predicted = np.moveaxis(np.asarray(nib.load(file).dataobj).squeeze(), -1, 0)
+        clean = np.stack([np.asarray(nib.load(mask).dataobj) for mask in case["label"]])
+        scores.append(dice(predicted > 0, clean > 0))
+    assert (np.mean(scores, axis=0) > [0.9, 0.8]).all()
 
 
 @pytest.mark.slow
