@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 import tomllib
 import torch
-from monai.bundle import (
-    ConfigParser,
-    ckpt_export,
-    download_large_files,
-    verify_metadata,
-    verify_net_in_out,
-)
+from monai.bundle import ConfigParser, ckpt_export, download_large_files, verify_metadata, verify_net_in_out
 from monai.data import load_net_with_metadata
 from packaging.requirements import Requirement
 from packaging.version import Version
