@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 from monai.config import PathLike
-from monai.handlers import MeanDice
+from monai.handlers import IgniteMetricHandler
+from monai.metrics import DiceMetric
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -25,8 +26,10 @@ __all__ = ["dice_by_class", "print_results", "summarise_run", "write_reference",
 TEST_DICE = "_test_dice"
 
 
-def dice_by_class(class_names: Sequence[str]) -> dict[str, MeanDice]:
+def dice_by_class(class_names: Sequence[str]) -> dict[str, IgniteMetricHandler]:
     """Return the metrics of an evaluator that a report needs: ``NAME_test_dice`` of each class.
+
+    A case without the class counts, as in the Dice of the labels: 1 where nothing is predicted, else 0.
 
     Args:
         class_names: one per channel of ``pred`` and ``label``, which are 0 and 1.
@@ -35,7 +38,12 @@ def dice_by_class(class_names: Sequence[str]) -> dict[str, MeanDice]:
     def of_channel(k: int) -> Callable[[Sequence[Mapping[str, Any]]], list[list[Any]]]:
         return lambda output: [[case[key][k : k + 1] for case in output] for key in ("pred", "label")]
 
-    return {f"{name}{TEST_DICE}": MeanDice(output_transform=of_channel(k)) for k, name in enumerate(class_names)}
+    return {
+        f"{name}{TEST_DICE}": IgniteMetricHandler(
+            metric_fn=DiceMetric(ignore_empty=False), output_transform=of_channel(k)
+        )
+        for k, name in enumerate(class_names)
+    }
 
 
 def summarise_run(
