@@ -118,7 +118,7 @@ def test_official_cases_are_segmented_on_their_own_grid(modalities, saved, tmp_p
     made.run()
     made.finalize()
     for name in names:
-        label = nib.load(tmp_path / "output" / f"{name}_{modalities[0]}_label.nii.gz")
+        label = nib.load(tmp_path / "output" / folder.name / name / f"{name}_{modalities[0]}_label.nii.gz")
         scan = nib.load(folder / name / f"{name}_flair.nii.gz")
         assert label.shape == scan.shape
         np.testing.assert_allclose(label.affine, scan.affine)

@@ -90,7 +90,8 @@ def test_inference_writes_labels_on_the_grid_of_the_images(name, source, prepare
         given["image_size"] = trained.overrides["image_size"]
     run(workflow(name, "inference", kind="infer", **given, dataset_dir=str(folder), output_dir=str(tmp_path)))
     written = sorted(file for file in tmp_path.rglob("*") if file.is_file())
-    assert [file.name.split(".")[0] for file in written] == [f"{file.name.split('.')[0]}_label" for file in images]
+    stems = [str(file.relative_to(folder)).removesuffix(".nii.gz").removesuffix(".png") for file in images]
+    assert [str(file.relative_to(tmp_path)).rpartition("_label.")[0] for file in written] == stems
     assert len(written) >= sum(NUM_CASES.values())
     for file, image in zip(written, images, strict=True):
         if file.suffix == ".png":
