@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from monai.bundle import ConfigWorkflow
 
+from monai_sc.data import prepare
+
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.realdata
 
@@ -19,6 +21,7 @@ def checksum(folder):
 @pytest.mark.timeout(900)
 def test_released_expansion_noise_is_corrected_at_64_pixels(jsrt, tmp_path):
     before = checksum(jsrt)
+    prepare("jsrt", jsrt, tmp_path / "data", progress=False)
     configs = ROOT / "bundles" / "jsrt" / "configs"
     workflow = ConfigWorkflow(
         config_file=str(configs / "train.json"),
@@ -26,17 +29,18 @@ def test_released_expansion_noise_is_corrected_at_64_pixels(jsrt, tmp_path):
         logging_file=str(configs / "logging.conf"),
         workflow_type="train",
         bundle_root=str(ROOT / "bundles" / "jsrt"),
-        dataset_dir=str(jsrt),
-        output_dir=str(tmp_path),
+        dataset_dir=str(tmp_path / "data"),
+        output_dir=str(tmp_path / "output"),
         ckpt_dir=str(tmp_path / "models"),
-        image_size=64,
+        noise="files",
+        image_size=[64, 64],
         epochs_per_round=20,
         max_rounds=1,
     )
     workflow.initialize()
     workflow.run()
     workflow.finalize()
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = json.loads((tmp_path / "output" / "results.json").read_text())
     given, corrected = results["label_dice"]["given"], results["label_dice"]["corrected"]
     assert given == pytest.approx([0.784, 0.772, 0.828], abs=0.001)
     assert min(corrected[:2]) > 0.92
