@@ -69,7 +69,7 @@ def test_stand_in_depends_on_its_seed_alone(made, tmp_path):
 def test_stand_in_is_not_written_over_other_files(made, tmp_path):
     (tmp_path / "file").touch()
     for folder in (made, tmp_path / "file"):
-        with pytest.raises(ValueError, match="must be a new or an empty folder"):
+        with pytest.raises(ValueError, match="out must be a folder that is empty or does not exist"):
             write_brats2020(folder, num_cases={"train": 1})
 
 

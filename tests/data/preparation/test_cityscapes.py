@@ -232,5 +232,5 @@ def test_stand_in_has_what_the_layout_does_not_read(written):
 
 def test_stand_in_is_not_written_beside_other_files(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"must be a new or an empty folder"):
+    with pytest.raises(ValueError, match=r"out must be a folder that is empty or does not exist"):
         write_cityscapes(tmp_path, num_cases={"train": 1})

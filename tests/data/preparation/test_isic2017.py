@@ -206,5 +206,5 @@ def test_stand_in_has_the_official_files(tmp_path):
 
 def test_stand_in_is_not_written_beside_other_files(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"must be a new or an empty folder"):
+    with pytest.raises(ValueError, match=r"out must be a folder that is empty or does not exist"):
         write_isic2017(tmp_path, num_cases={"train": 1})

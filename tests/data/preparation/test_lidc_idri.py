@@ -615,7 +615,7 @@ def test_stand_in_is_the_same_for_the_same_seed(tmp_path, write):
 @pytest.mark.parametrize("write", [write_lidc_idri, write_lidc_crops, write_lidc_slices])
 def test_stand_in_leaves_a_folder_alone_that_holds_something(tmp_path, write):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="must be a new or an empty folder"):
+    with pytest.raises(ValueError, match="out must be a folder that is empty or does not exist"):
         write(tmp_path, num_cases={"train": 1})
 
 
