@@ -23,20 +23,21 @@ def draw_splits(cases: Sequence[SourceCase], sizes: Mapping[str, int], seed: int
         seed: of the draw.
     """
     split_of = {case.group: case.split for case in cases if case.split is not None}
+    given = {case.split for case in cases}
     drawn: dict[str, list[SourceCase]] = {}
     for case in cases:
-        if case.split is None:
+        if case.group not in split_of:
             drawn.setdefault(case.group, []).append(case)
     groups = sorted(drawn)
     wanted = _shares(sum(len(group) for group in drawn.values()), sizes)
     wanted_splits = [split for split in SPLITS if sizes[split]]
     order = [groups[k] for k in np.random.default_rng(seed).permutation(len(groups))]
     for number, group in enumerate(order):
-        empty = [split for split in wanted_splits if split not in split_of.values()]
+        empty = [split for split in wanted_splits if split not in given and split not in split_of.values()]
         must = len(groups) >= len(wanted_splits) and len(groups) - number <= len(empty)
         split_of[group] = max(empty if must else wanted_splits, key=lambda split: wanted[split])
         wanted[split_of[group]] -= len(drawn[group])
-    return {split: [case for case in cases if split_of[case.group] == split] for split in SPLITS}
+    return {split: [case for case in cases if (case.split or split_of[case.group]) == split] for split in SPLITS}
 
 
 def _shares(number: int, sizes: Mapping[str, int]) -> dict[str, int]:
