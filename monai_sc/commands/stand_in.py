@@ -48,6 +48,8 @@ def add_stand_in(commands: Any) -> argparse.ArgumentParser:
 def _stand_in(arguments: argparse.Namespace) -> None:
     if min(arguments.cases) < 1:
         raise ValueError(f"--cases must be three numbers of at least 1, got {' '.join(map(str, arguments.cases))}.")
+    if arguments.seed < 0:
+        raise ValueError(f"--seed must be at least 0, got {arguments.seed}.")
     out = Path(arguments.out)
     STAND_INS[arguments.name](out, num_cases=dict(zip(SPLITS, arguments.cases, strict=True)), seed=arguments.seed)
     if not arguments.quiet:

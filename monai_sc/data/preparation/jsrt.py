@@ -15,6 +15,7 @@ from monai_sc.data.preparation.layout import (
     Content,
     Layout,
     SourceCase,
+    folders_below,
     open_picture,
     visible_files,
 )
@@ -42,8 +43,8 @@ class JsrtLayout(Layout):
 
     The official one: the ``.IMG`` files of JSRT (2048 x 2048 numbers of 16 bits, big-endian, of which 12 are used; a
     bright pixel is a small number, which is turned round), and the folders ``fold1`` and ``fold2`` of SCR with the
-    masks, ``masks/left lung/*.gif`` and so on (1024 x 1024). Both may lie anywhere under the source. The splits are
-    drawn.
+    masks, ``masks/left lung/*.gif`` and so on (1024 x 1024). Both may lie anywhere under the source, behind links too.
+    The splits are drawn. An official image that is not there, or none of whose masks is, counts as missing.
 
     The ready one: 256 x 256 PNG files in ``images_{train,val,test}`` and ``{lung,heart,clavicle}_gts_{train,val,test}``
     with the same names, masks of 0 and 255; where they are there, the released noisy masks of the training cases in
@@ -64,12 +65,15 @@ class JsrtLayout(Layout):
 
     def missing(self, cases: Sequence[SourceCase]) -> list[str]:
         if not self.is_ready:
-            return _phrase(sorted(set(official_names()) - {case.id for case in cases}), "images")
-        counts = {split: sum(case.split == split for case in cases) for split in self.split_sizes}
+            present, names = {case.id for case in cases}, official_names()
+            absent = [name for name in names if name not in present]
+            some = ", ".join([*absent[:3], *(["..."] if len(absent) > 3 else [])])
+            return [f"{len(absent)} of the {len(names)} images or all their masks: {some}"] if absent else []
+        lacking = {split: size - sum(case.split == split for case in cases) for split, size in self.split_sizes.items()}
         return [
-            f"{counts[split]} of {number} images of the {split} cases"
-            for split, number in self.split_sizes.items()
-            if counts[split] < number
+            f"{number} of the {self.split_sizes[split]} images of the {split} cases"
+            for split, number in lacking.items()
+            if number > 0
         ]
 
     def options(self) -> dict[str, Any]:
@@ -92,24 +96,35 @@ class JsrtLayout(Layout):
         return Content(image, labels, noisy)
 
     def _official_cases(self) -> list[SourceCase]:
-        folders = {file.parent for file in self.source.rglob("*.[iI][mM][gG]")}
-        images = {name: file for folder in sorted(folders) for name, file in visible_files(folder, [".img"]).items()}
-        folds = [folder for folder in self.source.rglob("fold[12]") if (folder / "masks").is_dir()]
-        if not images or not folds:
+        folders = folders_below(self.source)
+        images: dict[str, Path] = {}
+        for folder in folders:
+            for name, file in visible_files(folder, [".img"]).items():
+                if name in images:
+                    raise ValueError(f"{images[name]} and {file} must be one file, not two; delete one of them.")
+                images[name] = file
+        organs = [
+            (folder, folder.name.lower())
+            for folder in folders
+            if folder.parent.name.lower() == "masks" and folder.parent.parent.name.lower() in ("fold1", "fold2")
+        ]
+        if not images or not organs:
             raise ValueError(
                 f"Folder {self.source} must hold the .IMG files of JSRT and the folders fold1/masks and fold2/masks of "
                 f"SCR, or images_train and so on, got no {'masks' if images else '.IMG file'}; give the folder that "
                 "both were unpacked in."
             )
         masks: dict[str, dict[str, Path]] = {}
-        for fold in sorted(folds):
-            for organ in (part for parts in ORGANS.values() for part in parts):
-                for name, file in visible_files(fold / "masks" / organ, [".gif"]).items():
-                    if other := masks.setdefault(name, {}).get(organ):
-                        raise ValueError(f"{other} and {file} must be one file, not two; delete one of them.")
-                    masks[name][organ] = file
+        for folder, organ in organs:
+            for name, file in visible_files(folder, [".gif"]).items():
+                if other := masks.setdefault(name, {}).get(organ):
+                    raise ValueError(f"{other} and {file} must be one file, not two; delete one of them.")
+                masks[name][organ] = file
+        official = set(official_names())
         cases = []
         for name in sorted(images.keys() | masks.keys()):
+            if name in official and (name not in images or name not in masks):
+                continue  # missing, not broken
             if name not in images:
                 raise ValueError(
                     f"Mask {next(iter(masks[name].values()))} must have an image {name}.IMG under {self.source}, got "
@@ -122,6 +137,10 @@ class JsrtLayout(Layout):
                     "none; unpack SCR again, or delete the image."
                 )
             cases.append(SourceCase(name, {"image": images[name], **masks[name]}, name))
+        if not cases:
+            raise ValueError(
+                f"Folder {self.source} must hold an image with all its masks, got none; unpack both again."
+            )
         return cases
 
     def _ready_cases(self) -> list[SourceCase]:
@@ -150,14 +169,7 @@ def _raw(file: Path) -> np.ndarray:
             f"Image {file} must have {expected} bytes, 2048 x 2048 numbers of 16 bits, got {file.stat().st_size}; copy "
             "it again from its source."
         )
-    values = np.fromfile(file, dtype=">u2").reshape(RAW_SIZE, RAW_SIZE)
+    values = np.frombuffer(file.read_bytes(), dtype=">u2").reshape(RAW_SIZE, RAW_SIZE)
     if values.max() > RAW_MAXIMUM:
         raise ValueError(f"Image {file} must hold numbers of 12 bits, 0 to {RAW_MAXIMUM}, got {values.max()}.")
     return ((RAW_MAXIMUM - values.T.astype(np.float32)) * (255 / RAW_MAXIMUM)).astype(np.float32)
-
-
-def _phrase(names: Sequence[str], what: str) -> list[str]:
-    if not names:
-        return []
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return [f"the {what} {', '.join(names[:3])}{more}"]

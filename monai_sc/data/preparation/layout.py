@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,18 @@ from PIL import Image
 
 from monai_sc.transforms.load import unreadable
 
-__all__ = ["CLEAN", "SPLITS", "TEST", "TRAIN", "Content", "Layout", "SourceCase", "open_picture", "visible_files"]
+__all__ = [
+    "CLEAN",
+    "SPLITS",
+    "TEST",
+    "TRAIN",
+    "Content",
+    "Layout",
+    "SourceCase",
+    "folders_below",
+    "open_picture",
+    "visible_files",
+]
 
 SPLITS = TRAIN, CLEAN, TEST = ("train", "clean", "test")
 
@@ -127,6 +139,20 @@ def visible_files(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
             raise ValueError(f"{found[name]} and {file} must be one file, not two; delete one of them.")
         found[name] = file
     return found
+
+
+def folders_below(folder: Path) -> list[Path]:
+    """Return a folder and all below it, sorted, those behind links too, each once; hidden ones do not count."""
+    seen: set[Path] = set()
+    found = []
+    for root, names, _ in os.walk(folder, followlinks=True):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        if (real := Path(root).resolve()) in seen:
+            names.clear()  # a link that leads back would never end
+            continue
+        seen.add(real)
+        found.append(Path(root))
+    return sorted(found)
 
 
 def open_picture(file: Path, modes: Sequence[str]) -> np.ndarray:

@@ -37,8 +37,10 @@ def write_jsrt(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> Non
         seed: of the images.
 
     Raises:
-        ValueError: when ``out`` holds files.
+        ValueError: when ``out`` holds files, or there are more cases than JSRT has.
     """
+    if sum(num_cases.values()) > len(official_names()):
+        raise ValueError(f"num_cases must be {len(official_names())} in all or fewer, got {sum(num_cases.values())}.")
     check_new_folder(out)
     (out / "All247images").mkdir()
     for number, name in enumerate(official_names()[: sum(num_cases.values())]):
@@ -63,8 +65,10 @@ def write_jsrt_ready(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) 
         seed: of images and noise.
 
     Raises:
-        ValueError: when ``out`` holds files.
+        ValueError: when ``out`` holds files, or there are more cases than JSRT has.
     """
+    if sum(num_cases.values()) > len(official_names()):
+        raise ValueError(f"num_cases must be {len(official_names())} in all or fewer, got {sum(num_cases.values())}.")
     check_new_folder(out)
     noise = noise_preset("jsrt-expand")
     names = iter(official_names())
