@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["claim_folder", "naming", "release_folder", "sha256", "sync_folder", "write_synced"]
+__all__ = ["claim_folder", "naming", "release_folder", "sha256", "sync_file", "sync_folder", "write_synced"]
 
 LOCK = ".lock"
 
@@ -39,6 +39,12 @@ def write_synced(path: Path, text: str) -> None:
     with naming(path), path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file that was written to the disk."""
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 

@@ -68,9 +68,16 @@ def read_prepared(root: Path) -> dict[str, Any]:
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        complete = all(split in content["cases"] for split in SPLITS) and "foreground" in content
+        is_sound = content["foreground"] > 0 and all(map(_is_row, (r for s in SPLITS for r in content["cases"][s])))
     except (ValueError, KeyError, TypeError):
-        complete = False
-    if not complete:
+        is_sound = False
+    if not is_sound:
         raise ValueError(f"{file} is damaged; delete its folder, and prepare the data set again.")
     return dict(content)
+
+
+def _is_row(row: Any) -> bool:
+    """Return whether this is what a case of the file looks like."""
+    named = isinstance(row["id"], str) and isinstance(row["image"], str)
+    files = [row["label"], *([row["noisy"]] if "noisy" in row else [])]
+    return named and all(isinstance(f, list) and f and all(isinstance(name, str) for name in f) for f in files)
