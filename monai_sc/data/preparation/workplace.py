@@ -15,6 +15,7 @@ from monai.data import MetaTensor
 from monai.transforms import Resize
 from PIL import Image
 from rich.progress import Progress
+from scipy import ndimage
 
 from monai_sc.data.durable import LOCK, claim_folder, naming, release_folder, sync_file, sync_folder, write_synced
 from monai_sc.data.preparation.layout import SPLITS, Content, Layout, SourceCase
@@ -206,9 +207,14 @@ def _resized(content: Content, size: tuple[int, ...] | None) -> Content:
     old = content.image.shape[1:]
     size = old if size is None else size
     affine = None if content.affine is None else torch.as_tensor(content.affine)
-    image: Any = MetaTensor(torch.as_tensor(content.image.astype(np.float32)), affine=affine)
+    values = content.image.astype(np.float32)
     if old != size:
-        image = Resize(size, mode={2: "bilinear", 3: "trilinear"}[len(size)], anti_aliasing=True)(image)
+        # The width is that of MONAI's anti_aliasing, which takes 0 for what is outside, so that the rim turns dark.
+        sigma = [max(0.0, (was / now - 1) / 2) for was, now in zip(old, size, strict=True)]
+        values = ndimage.gaussian_filter(values, (0, *sigma), mode="nearest")
+    image: Any = MetaTensor(torch.as_tensor(values), affine=affine)
+    if old != size:
+        image = Resize(size, mode={2: "bilinear", 3: "trilinear"}[len(size)])(image)
     return Content(
         image.numpy(),
         _resized_masks(content.labels, size),
