@@ -173,7 +173,7 @@ def test_exit_status(masks, tmp_path, capsys, monkeypatch, error, code, message)
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(command_line, "simulate_folder", fail)
+    monkeypatch.setattr("monai_sc.commands.simulate.simulate_folder", fail)
     assert run("simulate", masks, tmp_path / "out", *NOISE) == code
     assert capsys.readouterr().err.startswith(message)
 
