@@ -1,0 +1,36 @@
+"""Stand-ins of every layout, each written once."""
+
+from __future__ import annotations
+
+import pytest
+
+from monai_sc.data.stand_ins.brats2020 import write_brats2020
+from monai_sc.data.stand_ins.cityscapes import write_cityscapes
+from monai_sc.data.stand_ins.isic2017 import write_isic2017
+from monai_sc.data.stand_ins.jsrt import write_jsrt, write_jsrt_ready
+from monai_sc.data.stand_ins.lidc_idri import write_lidc_crops, write_lidc_idri, write_lidc_slices
+
+WRITERS = {
+    "brats2020": write_brats2020,
+    "cityscapes": write_cityscapes,
+    "isic2017": write_isic2017,
+    "jsrt": write_jsrt,
+    "jsrt-ready": write_jsrt_ready,
+    "lidc": write_lidc_idri,
+    "lidc-crops": write_lidc_crops,
+    "lidc-slices": write_lidc_slices,
+}
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory):
+    """Return a function of a layout that returns the folder of its stand-in of three cases, which no test changes."""
+    folders = {}
+
+    def get(layout):
+        if layout not in folders:
+            folders[layout] = tmp_path_factory.mktemp("stand-in") / layout
+            WRITERS[layout](folders[layout], num_cases={"train": 1, "clean": 1, "test": 1})
+        return folders[layout]
+
+    return get
