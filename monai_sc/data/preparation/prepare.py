@@ -72,7 +72,7 @@ def prepare(
     same call goes on where one was stopped. One case is in memory at a time.
 
     Args:
-        name: of the data set, one of :py:data:`LAYOUTS`.
+        name: of the data set: ``"brats2020"``, ``"cityscapes"``, ``"isic2017"``, ``"jsrt"`` or ``"lidc_idri"``.
         source: the folder as it was unpacked.
         out: a folder that does not exist yet, or that the same call made.
         size: spatial size of the prepared files, in the order of MONAI's axes: width, height, (depth).
