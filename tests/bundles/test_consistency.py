@@ -17,12 +17,12 @@ OF_THE_DATA = {
         "image_size", "noise", "noises", "classes", "gamma", "epochs_per_round", "max_rounds", "batch_size",
         "pixel_mm", "train::handlers::3::voxel_mm",  # of JSRT, whose PNG files do not tell the size of a pixel
         "network_def::in_channels", "network_def::out_channels",
-        "image_preprocessing::2",  # how intensities are scaled
+        "image_preprocessing::1",  # how intensities are scaled
         "train::random_transforms",  # a chest has a left side, a street has a top; a lesion has neither
     },
     "inference": {
         "image_size", "pattern", "network_def::in_channels", "network_def::out_channels",
-        "preprocessing::transforms::2",
+        "preprocessing::transforms::1",
         "postprocessing::transforms::2",  # a label is a picture where that can hold it: one class, and no geometry
     },
 }  # fmt: skip
@@ -32,14 +32,14 @@ OF_BRATS = {
     "train": {
         "image_size", "noises", "classes", "epochs_per_round", "max_rounds", "batch_size", "learning_rate",
         "num_channels", "network_def", "deep_supervision", "network_without_heads", "loss", "loss_of_heads",
-        "image_preprocessing::1::mode", "image_preprocessing::2",
+        "image_preprocessing::1", "image_preprocessing::2::mode",
         "train::random_transforms", "train::postprocessing", "train::handlers::5::save_dict",
     },
     "inference": {
         "dataset_dir", "pattern",  # the scans of a case lie in its own folder
         "modalities", "num_channels", "dataset::data",  # one file for each kind of scan
         "image_size", "network_def", "deep_supervision",
-        "preprocessing::transforms::1::mode", "preprocessing::transforms::2", "postprocessing::transforms::2",
+        "preprocessing::transforms::1", "preprocessing::transforms::2::mode", "postprocessing::transforms::2",
     },
     "evaluate": {"deep_supervision"},
     "reference": {"train::handlers::3::save_dict"},

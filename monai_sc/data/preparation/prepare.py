@@ -17,7 +17,7 @@ from monai_sc.data.preparation.brats2020 import Brats2020Layout
 from monai_sc.data.preparation.cityscapes import CityscapesLayout
 from monai_sc.data.preparation.isic2017 import Isic2017Layout
 from monai_sc.data.preparation.jsrt import JsrtLayout
-from monai_sc.data.preparation.layout import SPLITS, Layout
+from monai_sc.data.preparation.layout import SPLITS, Layout, SourceCase
 from monai_sc.data.preparation.lidc_idri import LidcIdriLayout
 from monai_sc.data.preparation.prepared import PREPARED, read_prepared
 from monai_sc.data.preparation.splits import draw_splits
