@@ -1,10 +1,8 @@
 import nibabel as nib
 import numpy as np
 import pytest
-from PIL import Image
 
-from monai_sc.data import check_cases, jsrt_cases, phantom_cases, phantom_image
-from monai_sc.data.jsrt import NOISY_FOLDERS
+from monai_sc.data import check_cases, phantom_cases, phantom_image
 from monai_sc.functional import case_seed
 from monai_sc.transforms import LoadLabel
 
@@ -71,52 +69,6 @@ def test_unsound_list_is_refused(case):
         check_cases([{"id": "a", "image": case["image"]}])
     with pytest.raises(ValueError, match=r"same number of label files, one per class, got \[1, 2\]\."):
         check_cases([case, case | {"id": "b", "label": [case["label"]] * 2}])
-
-
-def write_jsrt(root, split, names):
-    folders = [f"images_{split}", *(f"{c}_gts_{split}" for c in ("lung", "heart", "clavicle"))]
-    for folder in [*folders, *(NOISY_FOLDERS if split == "train" else ())]:
-        (root / folder).mkdir()
-        for name in names:
-            Image.fromarray(np.zeros((8, 8), np.uint8)).save(root / folder / name)
-    (root / folders[0] / "._A.png").write_bytes(b"what a copying tool left")
-
-
-def test_jsrt_list_joins_files_by_name(tmp_path):
-    write_jsrt(tmp_path, "train", ["B.png", "A.png"])
-    cases = jsrt_cases(tmp_path, "train", noisy=True)
-    assert [case["id"] for case in cases] == ["A", "B"]
-    assert cases[0]["label"] == [str(tmp_path / folder / "A.png") for folder in NOISY_FOLDERS]
-    assert cases[0]["clean_label"] == [
-        str(tmp_path / f"{c}_gts_train" / "A.png") for c in ("lung", "heart", "clavicle")
-    ]
-    assert cases[0]["foreground"] == 255
-    plain = jsrt_cases(tmp_path, "train")
-    assert plain[0]["label"] == cases[0]["clean_label"]
-    assert "clean_label" not in plain[0]
-
-
-def test_jsrt_folders_that_do_not_match_are_refused(tmp_path):
-    write_jsrt(tmp_path, "val", ["A.png", "B.png"])
-    (tmp_path / "heart_gts_val" / "B.png").unlink()
-    with pytest.raises(
-        ValueError, match=r"heart_gts_val must hold the same file names, but only one of them has B\.png\."
-    ):
-        jsrt_cases(tmp_path, "val")
-
-
-def test_jsrt_errors_name_the_way_out(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=r"images_val does not exist; dataset_dir must hold JSRT as 256 x 256 PNG"
-    ):
-        jsrt_cases(tmp_path, "val")
-    (tmp_path / "images_val").mkdir()
-    with pytest.raises(ValueError, match=r"images_val must hold PNG files, got none\."):
-        jsrt_cases(tmp_path, "val")
-    with pytest.raises(ValueError, match=r"split must be one of 'train', 'val', 'test', got 'dev'\."):
-        jsrt_cases(tmp_path, "dev")
-    with pytest.raises(ValueError, match=r"noisy masks exist for 'train' only"):
-        jsrt_cases(tmp_path, "val", noisy=True)
 
 
 @pytest.mark.parametrize("size", [(96, 80), (48, 56, 50)], ids=["2d", "3d"])
