@@ -90,6 +90,11 @@ class JsrtLayout(Layout):
             found = ", ".join(f"{files[name]} {mask.shape}" for name, mask in masks.items())
             own = f", the image {files['image']} {image.shape[1:]}" if self.is_ready else ""
             raise ValueError(f"The masks of a case must have one size, got {found}{own}.")
+        width, height = shapes.pop()
+        if not self.is_ready and width != height:
+            raise ValueError(
+                f"Mask {files[CHEST[1]]} must be square, as its image is, got {width} x {height}; unpack SCR again."
+            )
         organs = {name: (name,) for name in CHEST} if self.is_ready else ORGANS
         labels = np.stack([np.any([masks[part] for part in organs[name]], axis=0) for name in CHEST])
         noisy = np.stack([masks[name] for name in NOISY_FOLDERS]) if NOISY_FOLDERS[0] in masks else None

@@ -142,10 +142,18 @@ def visible_files(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
 
 
 def folders_below(folder: Path) -> list[Path]:
-    """Return a folder and all below it, sorted, those behind links too, each once; hidden ones do not count."""
+    """Return a folder and all below it, sorted, those behind links too, each once; hidden ones do not count.
+
+    Raises:
+        OSError: when one may not be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     seen: set[Path] = set()
     found = []
-    for root, names, _ in os.walk(folder, followlinks=True):
+    for root, names, _ in os.walk(folder, onerror=refuse, followlinks=True):
         names[:] = sorted(name for name in names if not name.startswith("."))
         if (real := Path(root).resolve()) in seen:
             names.clear()  # a link that leads back would never end

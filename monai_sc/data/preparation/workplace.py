@@ -55,6 +55,7 @@ class Workplace:
             return True
         # A record that was being written when the call was stopped counts as none.
         if others := sorted(entry.name for entry in self.root.iterdir() if entry.name not in (LOCK, f".{RECORD}")):
+            self.leave()
             raise ValueError(f"{self.root} holds {others[0]}, which no preparation wrote; move it away.")
         write_synced(self.root / f".{RECORD}", json.dumps(record, indent=2) + "\n")
         with naming(file):
@@ -155,7 +156,7 @@ class Workplace:
             sync_folder(self.out.parent)
 
     def leave(self) -> None:
-        """Delete the folder, in which nothing was begun."""
+        """Take the lock out of a folder in which nothing was begun, and delete it if it is empty."""
         with suppress(OSError):
             (self.root / LOCK).unlink()
             self.root.rmdir()

@@ -174,6 +174,11 @@ BROKEN = [
         id="another-size",
     ),
     pytest.param(
+        lambda s: [save(file, picture(file)[:, :-8]) for file in s.glob(f"{MASKS}/*/{FIRST}.gif")],
+        r"Mask .*/JPCLN001\.gif must be square, as its image is, got 1016 x 1024; unpack SCR again\.$",
+        id="not-square",
+    ),
+    pytest.param(
         lambda s: save(s / HEART, picture(s / HEART) // 255),
         rf"Mask .*{HEART} must hold the values 0 and 255 only, got 1",
         id="another-value",
