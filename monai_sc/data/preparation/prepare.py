@@ -159,6 +159,8 @@ def _check_folders(source: Path, out: Path) -> None:
         raise ValueError(f"source must lie outside of {unfinished(out)}, where the files grow; choose another out.")
     if out.exists() and not out.is_dir():
         raise ValueError(f"out must be a folder, got the file {out}.")
+    if out.is_mount():
+        raise ValueError(f"out must not be the top of a mounted disk, got {out}; choose a folder in it.")
 
 
 def _checked_size(size: Sequence[int] | None, native: bool, layout: Layout) -> tuple[int, ...] | None:

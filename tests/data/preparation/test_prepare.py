@@ -341,6 +341,16 @@ def test_source_that_is_no_folder_is_refused(tmp_path, kind):
         make("isic2017", tmp_path / kind, tmp_path / "out")
 
 
+def test_top_of_a_disk_is_refused(source, tmp_path, monkeypatch):
+    """It cannot be replaced by the finished folder, and what is beside it is another disk."""
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(
+        ValueError, match=r"^out must not be the top of a mounted disk, got .*/out; choose a folder in it"
+    ):
+        make("isic2017", source, tmp_path / "out")
+
+
 def test_empty_folder_and_a_link_to_it_are_filled(source, tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
