@@ -138,6 +138,8 @@ def test_tensorboard_shows_numbers_and_picture_of_every_round(name, trained):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")  # it uses what SQLAlchemy 2.1 deprecates
 @pytest.mark.parametrize("settings", ["default", "own"])
 def test_mlflow_gets_numbers_and_picture_of_a_round(name, settings, overrides, tmp_path, monkeypatch):
+    if settings == "default" and name != "phantom":
+        pytest.skip("the default settings are MONAI's; the phantom tells whether they work, and each run takes long")
     monkeypatch.setenv("DO_NOT_TRACK", "true")  # MLflow reports its use over the network
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
     pytest.importorskip("sqlalchemy", reason="MLflow is installed without its database")
