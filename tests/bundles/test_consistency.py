@@ -63,7 +63,7 @@ OF_THE_PHANTOM = {
 
 OF_THE_METADATA = {
     "name", "task", "description", "data_source", "data_type", "image_classes", "label_classes", "pred_classes",
-    "network_data_format",
+    "network_data_format", "references", "eval_metrics",
 }  # fmt: skip
 
 

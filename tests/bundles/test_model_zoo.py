@@ -161,6 +161,7 @@ def test_every_channel_has_a_name(bundle, metadata):
     assert outputs["num_channels"] == network["out_channels"] == len(outputs["channel_def"])
 
 
+@pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning")  # of MONAI's DynUNet
 def test_network_is_exported_to_torchscript(bundle, metadata, tmp_path):
     parser = ConfigParser()
     parser.read_config(bundle / "configs" / "inference.json")
