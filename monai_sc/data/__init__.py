@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monai_sc.data.audit import audit_folder
-from monai_sc.data.cases import Case, check_cases
+from monai_sc.data.cases import Case, check_cases, check_images, image_files
 from monai_sc.data.correct import correct_folder
 from monai_sc.data.label_store import LabelStore
 from monai_sc.data.parts import Part
@@ -26,7 +26,9 @@ __all__ = [
     "UsableCases",
     "audit_folder",
     "check_cases",
+    "check_images",
     "correct_folder",
+    "image_files",
     "phantom_cases",
     "phantom_image",
     "prepare",

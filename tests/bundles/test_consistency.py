@@ -54,7 +54,7 @@ OF_THE_PHANTOM = {
         "image_preprocessing::1", "image_preprocessing::2", "label_preprocessing::1", "train::random_transforms",
     },
     "inference": {
-        "quick", "image_size", "dataset_dir", "pattern", "images",
+        "quick", "image_size", "dataset_dir", "pattern",
         "network_def::in_channels", "network_def::out_channels", "network_def::channels",
         "preprocessing::transforms::1", "preprocessing::transforms::2", "postprocessing::transforms::2",
     },
@@ -63,7 +63,7 @@ OF_THE_PHANTOM = {
 
 OF_THE_METADATA = {
     "name", "task", "description", "data_source", "data_type", "image_classes", "label_classes", "pred_classes",
-    "network_data_format", "references", "eval_metrics",
+    "network_data_format", "references", "eval_metrics", "intended_use",
 }  # fmt: skip
 
 
