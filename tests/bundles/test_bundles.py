@@ -71,7 +71,6 @@ def test_training_measures_corrects_and_reports(trained):
     assert [file.name for file in pictures] == [f"round-{k:03d}.png" for k in range(len(results["rounds"]))]
 
 
-@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")  # MetricsSaver, where a case shows nothing
 def test_evaluation_finds_what_training_found(name, trained):
     evaluated = workflow(name, "train", "evaluate", **trained.overrides)
     run(evaluated)

@@ -51,7 +51,6 @@ def run(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")  # MetricsSaver, where a case shows nothing
 def test_commands_of_the_readme_run_in_a_copy_of_the_folder(bundle, run, monkeypatch):
     monkeypatch.chdir(bundle)
     shipped = {file: file.read_bytes() for file in bundle.rglob("*") if file.is_file()}
