@@ -36,7 +36,8 @@ def prepared_cases(dataset_dir: PathLike, split: str, *, noisy: bool = False) ->
     if not rows:
         number = sum(len(cases) for cases in content["cases"].values())
         raise ValueError(
-            f"{root} has no case in its split {split!r}, having {number} in all; prepare more cases of the data set."
+            f"{root} has no case in its split {split!r}, having {number} in all; prepare more cases of the data set, "
+            "or with another split (--split)."
         )
     if noisy and not all("noisy" in row for row in rows):
         raise ValueError(
