@@ -89,10 +89,11 @@ def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
     for k, (name, own) in enumerate(record["correction"].items()):
         number, mean, (low, high) = record["round"], record["bias"][k], record["bias_interval"][k]
         millimetres = "" if math.isnan(record["bias_mm"][k]) else f" = {record['bias_mm'][k]:+.2f} mm"
+        interval = "no interval" if math.isnan(low) else f"95% interval [{low:+.2f}, {high:+.2f}]"
         logger.info(
-            "Round %d, %s: boundary bias %+.2f voxels%s, 95%% interval [%+.2f, %+.2f], %s, from %d clean cases "
-            "(%d skipped); Dice on the clean cases %.3f.",
-            *(number, name, mean, millimetres, low, high, record["verdict"][k], record["num_used"][k]),
+            "Round %d, %s: boundary bias %+.2f voxels%s, %s, %s, from %d clean cases (%d skipped); Dice on the clean "
+            "cases %.3f.",
+            *(number, name, mean, millimetres, interval, record["verdict"][k], record["num_used"][k]),
             *(record["num_skipped"][k], record["clean_dice"][k]),
         )
         logger.info(

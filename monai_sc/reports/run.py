@@ -120,7 +120,9 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
     )
     for record in results["rounds"]:
         cells = [
-            f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]" if np.isfinite(mean) else "undefined"
+            (f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if np.isfinite(low) else ""))
+            if np.isfinite(mean)
+            else "undefined"
             for mean, (low, high) in zip(record["bias"], record["bias_interval"], strict=True)
         ]
         kept = " (kept)" if record["round"] == results["kept_round"] else ""
