@@ -108,6 +108,8 @@ def _print(done: Preparation) -> None:
     for split, count in done.counts.items():
         table.add_row(split, str(count))
     Console().print(table)
+    if empty := [split for split, count in done.counts.items() if not count]:
+        print(f"No case in {', '.join(empty)}: a bundle needs some in each split; prepare more, or give other shares.")
     if done.missing:
         print(f"Not in the source: {'; '.join(done.missing)}.")
     for name, why in done.left_out.items():

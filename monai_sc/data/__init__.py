@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from monai_sc.data.audit import audit_folder
-from monai_sc.data.cases import Case, check_cases, check_images, image_files
+from monai_sc.data.cases import Case, check_cases
 from monai_sc.data.correct import correct_folder
+from monai_sc.data.inference import check_images, check_weights, image_files
 from monai_sc.data.label_store import LabelStore
 from monai_sc.data.parts import Part
 from monai_sc.data.phantom import PHANTOM_CLASSES, phantom_cases, phantom_image
@@ -27,6 +28,7 @@ __all__ = [
     "audit_folder",
     "check_cases",
     "check_images",
+    "check_weights",
     "correct_folder",
     "image_files",
     "phantom_cases",

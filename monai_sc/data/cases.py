@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import unicodedata
@@ -11,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from monai.config import PathLike
-
-__all__ = ["Case", "check_cases", "check_images", "check_list", "check_name", "file_keys", "files_of", "image_files"]
+__all__ = ["Case", "check_cases", "check_list", "check_name", "file_keys", "files_of"]
 
 Case = dict[str, Any]
 """``id``, ``image`` (file, or one per channel), ``label`` (file, or one per class); where known ``clean_label``, for
@@ -27,33 +24,6 @@ def files_of(case: Mapping[str, Any], key: str = "label") -> list[Path]:
     """Return the files of one entry of a case; of its label, one per class."""
     files = case[key]
     return [Path(files)] if isinstance(files, (str, os.PathLike)) else [Path(f) for f in files]
-
-
-def image_files(folder: PathLike, pattern: str) -> list[str]:
-    """Return the files of a folder to predict, ordered by their paths; hidden ones do not count.
-
-    Args:
-        folder: with the images; the list is empty if it does not exist.
-        pattern: of their paths in it, as of :py:func:`glob.glob`; ``**`` stands for any number of folders.
-    """
-    found = glob.glob(os.path.join(glob.escape(os.path.abspath(folder)), pattern), recursive=True)
-    return sorted(file for file in found if os.path.isfile(file))
-
-
-def check_images(files: Sequence[str], folder: PathLike, pattern: str) -> None:
-    """Refuse to predict where there is nothing to predict.
-
-    Args:
-        files: that :py:func:`image_files` found.
-        folder: where it looked.
-        pattern: that it looked for.
-
-    Raises:
-        ValueError: when there are none.
-    """
-    if not files:
-        lacks = f"hold images {pattern}" if os.path.isdir(folder) else "exist, since it holds the images"
-        raise ValueError(f"Folder {os.path.abspath(folder)} must {lacks}; correct dataset_dir or pattern.")
 
 
 def check_name(name: object, what: str) -> None:

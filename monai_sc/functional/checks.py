@@ -10,7 +10,15 @@ import torch
 from monai.config import NdarrayOrTensor
 from monai.utils import convert_data_type
 
-__all__ = ["as_array", "binary_mask", "check_choice", "check_same_shape", "check_spacing", "per_channel"]
+__all__ = [
+    "as_array",
+    "binary_mask",
+    "check_choice",
+    "check_image_size",
+    "check_same_shape",
+    "check_spacing",
+    "per_channel",
+]
 
 T = TypeVar("T")
 
@@ -64,6 +72,27 @@ def check_choice(value: T, choices: Collection[object], name: str) -> T:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
     return value
+
+
+def check_image_size(size: int | Sequence[int], ndim: int, divisor: int = 16) -> list[int]:
+    """Return the size of an image that a network works on, as one number per spatial axis.
+
+    Args:
+        size: of each axis, or of all.
+        ndim: number of spatial axes.
+        divisor: of each size: a network that halves its input four times needs multiples of 16.
+
+    Raises:
+        ValueError: when there are more or fewer sizes, or one is not a multiple of ``divisor`` over 0.
+    """
+    sizes = [size] * ndim if isinstance(size, (int, np.integer)) else list(size)
+    if len(sizes) != ndim or not all(isinstance(n, (int, np.integer)) and n > 0 and n % divisor == 0 for n in sizes):
+        example = ",".join(["128"] * ndim)
+        raise ValueError(
+            f"image_size must be one number or {ndim}, such as [{example}], each a multiple of {divisor} over 0, got "
+            f"{size!r}."
+        )
+    return [int(n) for n in sizes]
 
 
 def check_spacing(spacing: Sequence[float] | None, ndim: int) -> tuple[float, ...] | None:

@@ -30,7 +30,7 @@ OF_THE_DATA = {
 # Volumes: another network, whose heads for deep supervision are trained with it, and cut off where weights are saved.
 OF_BRATS = {
     "train": {
-        "image_size", "noises", "classes", "epochs_per_round", "max_rounds", "batch_size", "learning_rate",
+        "image_size", "size", "noises", "classes", "epochs_per_round", "max_rounds", "batch_size", "learning_rate",
         "num_channels", "network_def", "deep_supervision", "network_without_heads", "loss", "loss_of_heads",
         "image_preprocessing::1", "image_preprocessing::2::mode",
         "train::random_transforms", "train::postprocessing", "train::handlers::5::save_dict",
@@ -38,7 +38,7 @@ OF_BRATS = {
     "inference": {
         "dataset_dir", "pattern",  # the scans of a case lie in its own folder
         "modalities", "num_channels", "dataset::data",  # one file for each kind of scan
-        "image_size", "network_def", "deep_supervision",
+        "image_size", "size", "network_def", "deep_supervision",
         "preprocessing::transforms::1", "preprocessing::transforms::2::mode", "postprocessing::transforms::2",
     },
     "evaluate": {"deep_supervision"},
@@ -48,13 +48,13 @@ OF_BRATS = {
 # Its images are generated, of any size and so padded instead of resized, and it is quick as it is.
 OF_THE_PHANTOM = {
     "train": {
-        "quick", "image_size", "noises", "classes", "epochs_per_round", "max_rounds",
+        "quick", "image_size", "size", "noises", "classes", "epochs_per_round", "max_rounds",
         "num_cases", "make_cases", "clean_cases", "train_cases", "validate::dataset::data",
         "network_def::in_channels", "network_def::out_channels", "network_def::channels",
         "image_preprocessing::1", "image_preprocessing::2", "label_preprocessing::1", "train::random_transforms",
     },
     "inference": {
-        "quick", "image_size", "dataset_dir", "pattern",
+        "quick", "image_size", "size", "dataset_dir", "pattern",
         "network_def::in_channels", "network_def::out_channels", "network_def::channels",
         "preprocessing::transforms::1", "preprocessing::transforms::2", "postprocessing::transforms::2",
     },

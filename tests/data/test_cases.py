@@ -2,7 +2,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from monai_sc.data import check_cases, check_images, image_files, phantom_cases, phantom_image
+from monai_sc.data import check_cases, phantom_cases, phantom_image
 from monai_sc.functional import case_seed
 from monai_sc.transforms import LoadLabel
 
@@ -119,21 +119,3 @@ def test_phantom_errors():
         phantom_image((20, 20), 0)
     with pytest.raises(ValueError, match=r"num_cases must be at least 1, got 0\."):
         phantom_cases("unused", "train", 0)
-
-
-def test_images_are_found_below_the_folder(tmp_path):
-    folder = tmp_path / "a [b]"
-    for name in ("b.png", "more/a.png", "._b.png", "c.jpg", "d.png/x"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-    assert image_files(folder, "*.png") == [str(folder / "b.png")]
-    assert image_files(folder, "**/*.png") == [str(folder / "b.png"), str(folder / "more" / "a.png")]
-
-
-def test_no_images_are_refused(tmp_path):
-    check_images(["a.png"], tmp_path, "*.png")
-    with pytest.raises(ValueError, match=r"must hold images \*\.png; correct dataset_dir or pattern\.$"):
-        check_images(image_files(tmp_path, "*.png"), tmp_path, "*.png")
-    gone = tmp_path / "gone"
-    with pytest.raises(ValueError, match=r"gone must exist, since it holds the images; correct dataset_dir or"):
-        check_images(image_files(gone, "*.png"), gone, "*.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,29 @@ PREPARED = "prepared.json"
 """The file of a prepared folder: ``cases`` by split, with paths from the folder; and what they were made of."""
 
 
-def prepared_cases(dataset_dir: PathLike, split: str, *, noisy: bool = False) -> list[Case]:
+def prepared_cases(
+    dataset_dir: PathLike, split: str, *, noisy: bool = False, classes: Sequence[str] | None = None
+) -> list[Case]:
     """Return the cases of one split of a folder that ``python -m monai_sc prepare`` made.
 
     Args:
         dataset_dir: the folder, which may have been moved.
         split: ``"train"``, ``"clean"`` (to measure the bias) or ``"test"``.
         noisy: take the labels with error that the data set itself has, and the others as ``clean_label``.
+        classes: that the folder must hold, in this order; ``None``: any.
 
     Raises:
-        ValueError: when the folder is not a prepared one, or a split is empty or has no noisy labels.
+        ValueError: when the folder is not a prepared one or has other classes, or a split is empty or has no noisy
+            labels.
     """
     check_choice(split, SPLITS, "split")
     root = Path(dataset_dir).absolute()
     content = read_prepared(root)
+    if classes is not None and list(classes) != content["classes"]:
+        raise ValueError(
+            f"{root} must hold masks of {', '.join(classes)}, got {', '.join(content['classes'])} of "
+            f"{content.get('name')}; correct dataset_dir."
+        )
     rows = content["cases"][split]
     if not rows:
         number = sum(len(cases) for cases in content["cases"].values())
@@ -69,7 +79,8 @@ def read_prepared(root: Path) -> dict[str, Any]:
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        is_sound = content["foreground"] > 0 and all(map(_is_row, (r for s in SPLITS for r in content["cases"][s])))
+        is_sound = content["foreground"] > 0 and isinstance(content["classes"], list)
+        is_sound = is_sound and all(map(_is_row, (r for s in SPLITS for r in content["cases"][s])))
     except (ValueError, KeyError, TypeError):
         is_sound = False
     if not is_sound:

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 from pydicom import dcmread
 
-from monai_sc.data.preparation.lidc_dicom import CtSlice
-from monai_sc.data.preparation.lidc_idri import LidcIdriLayout
-from monai_sc.data.preparation.lidc_nodules import Nodule, drawn_pixels, fill, match, nodules_of
-from monai_sc.data.preparation.lidc_scans import cut
-from monai_sc.data.preparation.lidc_xml import Contour, Reading
+from monai_sc.data.preparation.lidc_idri.dicom import CtSlice
+from monai_sc.data.preparation.lidc_idri.layout import LidcIdriLayout
+from monai_sc.data.preparation.lidc_idri.nodules import Nodule, drawn_pixels, fill, match, nodules_of
+from monai_sc.data.preparation.lidc_idri.scans import cut
+from monai_sc.data.preparation.lidc_idri.xml import Contour, Reading
 from monai_sc.data.stand_ins.lidc_idri import write_lidc_crops, write_lidc_idri, write_lidc_slices
 
 NS = "{http://www.nih.gov}"

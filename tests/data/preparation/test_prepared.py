@@ -18,7 +18,11 @@ def write(tmp_path):
     """Return a function that writes what a prepared folder says of itself."""
 
     def to_file(content=None, **changes):
-        content = {"foreground": 255, "cases": ROWS, **changes} if content is None else content
+        content = (
+            {"name": "jsrt", "classes": ["lung", "heart"], "foreground": 255, "cases": ROWS, **changes}
+            if content is None
+            else content
+        )
         text = content if isinstance(content, (str, bytes)) else json.dumps(content)
         (tmp_path / "prepared.json").write_bytes(text if isinstance(text, bytes) else text.encode())
         return tmp_path
@@ -56,6 +60,12 @@ def test_paths_are_absolute_from_the_working_folder(write, monkeypatch):
     assert prepared_cases(root.name, "train") == prepared_cases(str(root), "train") == prepared_cases(root, "train")
 
 
+def test_folder_of_other_classes_is_refused(write):
+    assert prepared_cases(write(), "train", classes=("lung", "heart")) == prepared_cases(write(), "train")
+    with pytest.raises(ValueError, match=r"must hold masks of lesion, got lung, heart of jsrt; correct dataset_dir\.$"):
+        prepared_cases(write(), "train", classes=["lesion"])
+
+
 def test_empty_split_is_refused(write):
     with pytest.raises(
         ValueError, match=r"has no case in its split 'test', having 2 in all; prepare more cases of the"
@@ -86,7 +96,11 @@ def test_folder_that_is_not_prepared_is_refused(tmp_path, kind):
 
 def with_row(**changes):
     row = {**ROWS["train"][0], **changes}
-    return {"foreground": 1, "cases": {**ROWS, "train": [{k: v for k, v in row.items() if v != "absent"}]}}
+    return {
+        "classes": ["lung", "heart"],
+        "foreground": 1,
+        "cases": {**ROWS, "train": [{k: v for k, v in row.items() if v != "absent"}]},
+    }
 
 
 DAMAGED = [

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout, SourceCase, visible_files
-from monai_sc.data.preparation.lidc_form import CROP, Drawing, Form, patients_in
-from monai_sc.data.preparation.lidc_nodules import READERS
-from monai_sc.data.preparation.lidc_pictures import NUM_CROPS, CropForm, SliceForm, crop_folders
-from monai_sc.data.preparation.lidc_scans import ScanForm
+from monai_sc.data.preparation.lidc_idri.form import CROP, Drawing, Form, patients_in
+from monai_sc.data.preparation.lidc_idri.nodules import READERS
+from monai_sc.data.preparation.lidc_idri.pictures import NUM_CROPS, CropForm, SliceForm, crop_folders
+from monai_sc.data.preparation.lidc_idri.scans import ScanForm
 from monai_sc.functional.checks import check_choice
 
 __all__ = ["LidcIdriLayout"]
@@ -25,11 +25,11 @@ NOISY = ("union", "intersection", *ANNOTATORS)
 class LidcIdriLayout(Layout):
     """LIDC-IDRI (Armato et al. 2011, Med. Phys. 38, 915), in one of three forms, found by the names of its folders.
 
-    - The scans of The Cancer Imaging Archive; see :py:class:`monai_sc.data.preparation.lidc_scans.ScanForm`. The image
-      of a case is in Hounsfield units, and has geometry.
+    - The scans of The Cancer Imaging Archive; see :py:class:`monai_sc.data.preparation.lidc_idri.scans.ScanForm`. The
+      image of a case is in Hounsfield units, and has geometry.
     - The crops of the Probabilistic U-Net, whose own splits are taken; see
-      :py:class:`monai_sc.data.preparation.lidc_pictures.CropForm`.
-    - Pictures by patient and nodule; see :py:class:`monai_sc.data.preparation.lidc_pictures.SliceForm`.
+      :py:class:`monai_sc.data.preparation.lidc_idri.pictures.CropForm`.
+    - Pictures by patient and nodule; see :py:class:`monai_sc.data.preparation.lidc_idri.pictures.SliceForm`.
 
     Folders of patients may lie in ``source``, or in a folder ``LIDC-IDRI`` inside. A case is one slice of one nodule
     that at least one reader drew, 128 x 128 pixels; the label is empty where fewer than ``agreement`` readers drew the

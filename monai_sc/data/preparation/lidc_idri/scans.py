@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from monai_sc.data.preparation.layout import SourceCase, visible_files
-from monai_sc.data.preparation.lidc_dicom import CtSlice, Series, read_series, read_slice
-from monai_sc.data.preparation.lidc_form import CROP, Drawing, Form, patients_in
-from monai_sc.data.preparation.lidc_nodules import Nodule, nodules_of
-from monai_sc.data.preparation.lidc_xml import Reading, read_reading, series_of
+from monai_sc.data.preparation.lidc_idri.dicom import CtSlice, Series, read_series, read_slice
+from monai_sc.data.preparation.lidc_idri.form import CROP, Drawing, Form, patients_in
+from monai_sc.data.preparation.lidc_idri.nodules import Nodule, nodules_of
+from monai_sc.data.preparation.lidc_idri.xml import Reading, read_reading, series_of
 
 __all__ = ["NUM_PATIENTS", "NUM_SCANS", "ScanForm"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from monai_sc.data.preparation.lidc_xml import Reading, ReadNodule
+from monai_sc.data.preparation.lidc_idri.xml import Reading, ReadNodule
 
 __all__ = ["READERS", "Nodule", "Pixels", "drawn_pixels", "fill", "match", "nodules_of"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, SourceCase, open_picture, visible_files
-from monai_sc.data.preparation.lidc_form import CROP, Drawing, Form, patients_in
-from monai_sc.data.preparation.lidc_nodules import READERS
+from monai_sc.data.preparation.lidc_idri.form import CROP, Drawing, Form, patients_in
+from monai_sc.data.preparation.lidc_idri.nodules import READERS
 
 __all__ = ["CROP_FOLDERS", "NUM_CROPS", "CropForm", "PictureForm", "SliceForm", "crop_folders"]
 
