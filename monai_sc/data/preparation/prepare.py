@@ -97,7 +97,7 @@ def prepare(
         raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}.")
     source, out = Path(source).resolve(), Path(out).resolve()
     _check_folders(source, out)
-    if name == "cityscapes":
+    if "seed" in signature(layout_type).parameters:  # the layout itself draws something
         options = {"seed": seed, **options}
     layout = _made(layout_type, source, options)
     size = _checked_size(size, native, layout)
