@@ -16,7 +16,7 @@ def image_files(folder: PathLike, pattern: str) -> list[str]:
 
     Args:
         folder: with the images; the list is empty if it does not exist.
-        pattern: of their paths in it, as of :py:func:`glob.glob`; ``**`` stands for any number of folders.
+        pattern: of their paths in it, as of ``glob``; ``**`` stands for any number of folders.
     """
     found = glob.glob(os.path.join(glob.escape(os.path.abspath(folder)), pattern), recursive=True)
     return sorted(file for file in found if os.path.isfile(file))
