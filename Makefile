@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 DEMO ?= demo
 EXTRAS := dev,docs
 
+# Files of tests run side by side, with one thread each.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
+
 # Threads that wait for one another give up their core; else training on a busy machine takes several times as long.
 OMP_WAIT_POLICY ?= PASSIVE
 export OMP_WAIT_POLICY
@@ -28,11 +31,12 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help demo test docs benchmark test-oldest clean
+.PHONY: help demo test test-real docs benchmark test-oldest clean
 
 help:
 	@echo "make demo         correct noisy labels of generated images; results in $(DEMO)/"
 	@echo "make test         every check: ruff, mypy, the tests, and the docs"
+	@echo "make test-real    the tests on real data, in the folder that MONAI_SC_DATA names"
 	@echo "make docs         the documentation, in docs/_build/html/"
 	@echo "make benchmark    time the package against slow versions of the same"
 	@echo "make test-oldest  the tests with the oldest versions that pyproject.toml allows"
@@ -58,8 +62,11 @@ test: $(VENV)/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not realdata"
+	$(PYTEST) -m "not realdata"
 	$(MAKE) docs
+
+test-real: $(VENV)/installed
+	$(PYTEST) -m realdata tests
 
 docs: $(VENV)/installed
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs docs/_build/html
