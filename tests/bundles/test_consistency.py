@@ -68,7 +68,10 @@ OF_THE_METADATA = {
 
 
 def read(name, config):
-    return json.loads((BUNDLES / name / "configs" / f"{config}.json").read_text(encoding="utf-8"))
+    content = json.loads((BUNDLES / name / "configs" / f"{config}.json").read_text(encoding="utf-8"))
+    if name == "lidc_idri" and "network_def" in content:  # the same network, which starts in another way
+        content["network_def"] = content["network_def"]["network"]
+    return content
 
 
 def leaves(content, prefix=""):

@@ -158,6 +158,7 @@ def test_network_fits_the_metadata(bundle, config):
 def test_every_channel_has_a_name(bundle, metadata):
     outputs = metadata["network_data_format"]["outputs"]["pred"]
     network = read_json(bundle / "configs" / "train.json")["network_def"]
+    network = network.get("network", network)
     assert outputs["num_channels"] == network["out_channels"] == len(outputs["channel_def"])
 
 
