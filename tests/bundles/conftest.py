@@ -30,9 +30,12 @@ QUICK = {
     "cityscapes": {"image_size": [64, 32]},
     "isic2017": {"image_size": [32, 32]},
     "jsrt": {"image_size": [32, 32]},
-    "lidc_idri": {"image_size": [32, 32]},
+    "lidc_idri": {"image_size": [32, 32], "batch_size": 2},
     "phantom": {"image_size": 48, "num_cases": NUM_CASES},
 }
+
+# Epochs of a round; the network of LIDC-IDRI begins with little foreground, and at first predicts nothing.
+EPOCHS = {"lidc_idri": 12}
 
 
 @pytest.fixture(params=[pytest.param(folder, id=folder.name) for folder in FOLDERS])
