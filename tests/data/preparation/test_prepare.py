@@ -487,7 +487,7 @@ def test_case_that_is_gone_when_the_call_goes_on_leaves_no_files(source, tmp_pat
     for name in (ISIC, MASK):
         more = name.replace("0000000", "0000009")
         shutil.copy(tmp_path / "more" / name, source / more)
-    with pytest.raises(PreparationError):
+    with pytest.raises(PreparationError, match=r"ISIC_0000002_segmentation\.png cannot be read"):
         make("isic2017", source, tmp_path / "out")
     assert (tmp_path / "out.partial" / "images" / "ISIC_0000009.png").is_file()
     for name in (ISIC, MASK):
