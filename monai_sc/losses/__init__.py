@@ -1,0 +1,1 @@
+"""Losses that label noise harms less than cross-entropy."""
