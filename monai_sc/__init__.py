@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from monai_sc import data, functional, handlers, networks, reports, transforms
+from monai_sc import comparison, data, functional, handlers, losses, networks, reports, transforms
 
-__all__ = ["__version__", "data", "functional", "handlers", "networks", "reports", "transforms"]
+__all__ = [
+    "__version__",
+    "comparison",
+    "data",
+    "functional",
+    "handlers",
+    "losses",
+    "networks",
+    "reports",
+    "transforms",
+]
 
 __version__ = version("monai-sc")

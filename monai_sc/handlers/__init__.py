@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from monai_sc.handlers.clean_pretraining import CleanPretrainingHandler
 from monai_sc.handlers.resume import OtherRunError, ResumeHandler
 from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
 
-__all__ = ["OtherRunError", "ResumeHandler", "RoundEvents", "SpatialCorrectionHandler"]
+__all__ = ["CleanPretrainingHandler", "OtherRunError", "ResumeHandler", "RoundEvents", "SpatialCorrectionHandler"]

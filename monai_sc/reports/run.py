@@ -21,7 +21,7 @@ from monai_sc.functional.dice import dice
 from monai_sc.reports.figures import plot_correction
 from monai_sc.reports.shown_cases import ShownCases
 
-__all__ = ["dice_by_class", "print_results", "summarise_run", "write_reference", "write_report"]
+__all__ = ["dice_by_class", "label_dice", "print_results", "summarise_run", "write_reference", "write_report"]
 
 TEST_DICE = "_test_dice"
 
@@ -71,13 +71,6 @@ def summarise_run(
     kept = store.current
     if kept >= len(history):
         raise ValueError(f"history must reach the round in force, {kept}, got {len(history)} rounds.")
-    scores: dict[str, list[np.ndarray]] = {"given": [], "corrected": []}
-    for case in store.cases:
-        clean = store.read_clean(str(case["id"]))
-        if clean is not None:
-            scores["given"].append(dice(store.read(str(case["id"]), 0), clean))
-            if kept:
-                scores["corrected"].append(dice(store.read(str(case["id"]), kept), clean))
     measured = {
         "trained on given labels": _test_dice(history[0]["metrics"], store.class_names),
         "trained on corrected labels": _test_dice(history[kept]["metrics"], store.class_names) if kept else None,
@@ -92,11 +85,28 @@ def summarise_run(
         "classes": store.class_names,
         "rounds": list(history),
         "kept_round": kept,
-        "label_dice": {name: np.mean(values, axis=0).tolist() for name, values in scores.items() if values},
+        "label_dice": label_dice(store),
         "test_dice": test,
         "recovered": recovered,
         "skipped": store.skipped,
     }
+
+
+def label_dice(store: LabelStore) -> dict[str, list[float]]:
+    """Return the mean Dice of labels and clean labels, by class, over the cases whose clean labels are known.
+
+    Returns:
+        ``given``, of round 0, and ``corrected``, of the round in force if that is a later one; nothing if no clean
+        label is known.
+    """
+    scores: dict[str, list[np.ndarray]] = {"given": [], "corrected": []}
+    for case in store.cases:
+        clean = store.read_clean(str(case["id"]))
+        if clean is not None:
+            scores["given"].append(dice(store.read(str(case["id"]), 0), clean))
+            if store.current:
+                scores["corrected"].append(dice(store.read(str(case["id"]), store.current), clean))
+    return {name: np.mean(values, axis=0).tolist() for name, values in scores.items() if values}
 
 
 def _test_dice(metrics: Mapping[str, Any], class_names: Sequence[str]) -> list[float] | None:
