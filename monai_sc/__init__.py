@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from monai_sc import comparison, data, functional, handlers, losses, networks, reports, transforms
+from monai_sc import comparison, data, engines, functional, handlers, losses, networks, reports, transforms
 
 __all__ = [
     "__version__",
     "comparison",
     "data",
+    "engines",
     "functional",
     "handlers",
     "losses",
