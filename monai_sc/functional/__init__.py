@@ -17,6 +17,8 @@ from monai_sc.functional.fit import MarkovFit, fit_markov_noise
 from monai_sc.functional.label_map import merge_masks, split_label_map
 from monai_sc.functional.noise import MarkovParameters, MarkovRates, case_seed, markov_label_noise
 from monai_sc.functional.noise_presets import NOISE_PRESETS, NoisePreset
+from monai_sc.functional.noise_rate import estimate_noise_rate
+from monai_sc.functional.small_loss import select_small_loss
 from monai_sc.functional.validation_size import required_validation_size
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "coarsen_contour",
     "correct_boundary",
     "drop_components",
+    "estimate_noise_rate",
     "exclusive_label",
     "fit_markov_noise",
     "grouped_bias",
@@ -43,6 +46,7 @@ __all__ = [
     "one_against_rest",
     "probabilities_to_logits",
     "required_validation_size",
+    "select_small_loss",
     "shift_boundary",
     "signed_distance",
     "split_label_map",
