@@ -7,3 +7,8 @@ from monai_sc.handlers.resume import OtherRunError, ResumeHandler
 from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
 
 __all__ = ["CleanPretrainingHandler", "OtherRunError", "ResumeHandler", "RoundEvents", "SpatialCorrectionHandler"]
+from monai_sc.handlers.noise_rate import NoiseRateHandler
+from monai_sc.handlers.resume import OtherRunError, ResumeHandler
+from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
+
+__all__ = ["NoiseRateHandler", "OtherRunError", "ResumeHandler", "RoundEvents", "SpatialCorrectionHandler"]

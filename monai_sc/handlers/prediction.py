@@ -46,7 +46,7 @@ def predict(
             if not all(torch.isfinite(one).all() for one in found):
                 raise ValueError(
                     f"The network's output must be finite, got nan or infinite values for case "
-                    f"{case.get('id', '?')!r}: training has diverged, nothing was relabelled."
+                    f"{case.get('id', '?')!r}: training has diverged."
                 )
             yield case, found
 
