@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from monai_sc.handlers.clean_pretraining import CleanPretrainingHandler
-from monai_sc.handlers.resume import OtherRunError, ResumeHandler
-from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
-
-__all__ = ["CleanPretrainingHandler", "OtherRunError", "ResumeHandler", "RoundEvents", "SpatialCorrectionHandler"]
 from monai_sc.handlers.noise_rate import NoiseRateHandler
 from monai_sc.handlers.resume import OtherRunError, ResumeHandler
 from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
 
-__all__ = ["NoiseRateHandler", "OtherRunError", "ResumeHandler", "RoundEvents", "SpatialCorrectionHandler"]
+__all__ = [
+    "CleanPretrainingHandler",
+    "NoiseRateHandler",
+    "OtherRunError",
+    "ResumeHandler",
+    "RoundEvents",
+    "SpatialCorrectionHandler",
+]

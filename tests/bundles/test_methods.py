@@ -23,9 +23,10 @@ def files_of(method):
 
 
 def test_methods_are_the_seven_the_correction_and_two_to_compare_with():
-    assert METHODS == ["cdr", "cle", "ct_plus", "elr", "gce", "sc", "noisy", "clean", "qam", "sce"] or sorted(
-        ["cdr", "cle", "clean", "ct_plus", "elr", "gce", "noisy", "qam", "sc", "sce"]
-    ) == METHODS
+    assert (
+        METHODS == ["cdr", "cle", "ct_plus", "elr", "gce", "sc", "noisy", "clean", "qam", "sce"]
+        or sorted(["cdr", "cle", "clean", "ct_plus", "elr", "gce", "noisy", "qam", "sc", "sce"]) == METHODS
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
