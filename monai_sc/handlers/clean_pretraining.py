@@ -10,6 +10,7 @@ import torch
 from ignite.engine import Events
 from monai.data import DataLoader
 from monai.engines import SupervisedTrainer, Trainer
+from monai.inferers import Inferer
 
 __all__ = ["CleanPretrainingHandler"]
 
@@ -26,6 +27,7 @@ class CleanPretrainingHandler:
         loader: batches of the clean cases, as the trainer has them of the training cases.
         loss_function: of predictions and clean labels; the trainer's own may be one for labels with errors.
         epochs: of this training, at least 1.
+        inferer: of the networks; by default they are called with the whole image.
 
     Raises:
         ValueError: when ``epochs`` is less.
@@ -33,13 +35,19 @@ class CleanPretrainingHandler:
     """
 
     def __init__(
-        self, loader: DataLoader, *, loss_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], epochs: int
+        self,
+        loader: DataLoader,
+        *,
+        loss_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        epochs: int,
+        inferer: Inferer | None = None,
     ) -> None:
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1 epoch, got {epochs}.")
         self.loader = loader
         self.loss_function = loss_function
         self.epochs = epochs
+        self.inferer = inferer
 
     def attach(self, engine: Trainer) -> None:
         """Attach to a trainer with ``network`` and ``optimizer``, or with lists ``networks`` and ``optimizers``."""
@@ -60,7 +68,7 @@ class CleanPretrainingHandler:
                 optimizer=optimizer,
                 loss_function=self.loss_function,
                 prepare_batch=engine.prepare_batch,
-                inferer=engine.inferer,
+                inferer=self.inferer,
                 amp=engine.amp,
             )
             trainer.run()

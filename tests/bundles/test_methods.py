@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import monai_sc
-from tests.bundles.conftest import BUNDLES, NUM_CASES, overrides_of, run, workflow
+from tests.bundles.conftest import NUM_CASES, workflow
 
 CONFIGS = Path(monai_sc.__file__).parent / "configs"
 METHODS = sorted(file.stem for file in (CONFIGS / "methods").iterdir())
@@ -18,8 +18,11 @@ EPOCHS = {"cle": 3}  # of each fold and of the training on what came of them; on
 
 
 def files_of(method):
-    overlays = [] if method in WITHOUT_CLEAN_CASES else [CONFIGS / "clean_cases.json"]
-    return [str(CONFIGS / "methods" / f"{method}.json"), *map(str, overlays)]
+    """Return what goes over the training of a bundle, without the suffix."""
+    return [
+        str(CONFIGS / "methods" / method),
+        *([] if method in WITHOUT_CLEAN_CASES else [str(CONFIGS / "clean_cases")]),
+    ]
 
 
 def test_methods_are_the_seven_the_correction_and_two_to_compare_with():
