@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from monai_sc.handlers.clean_pretraining import CleanPretrainingHandler
+from monai_sc.handlers.critical_gradient import CriticalGradientHandler
 from monai_sc.handlers.noise_rate import NoiseRateHandler
 from monai_sc.handlers.resume import OtherRunError, ResumeHandler
 from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
 
 __all__ = [
     "CleanPretrainingHandler",
+    "CriticalGradientHandler",
     "NoiseRateHandler",
     "OtherRunError",
     "ResumeHandler",
