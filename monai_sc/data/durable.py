@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["claim_folder", "naming", "release_folder", "sha256", "sync_file", "sync_folder", "write_synced"]
+__all__ = [
+    "claim_folder",
+    "naming",
+    "release_folder",
+    "replace_synced",
+    "sha256",
+    "sync_file",
+    "sync_folder",
+    "write_synced",
+]
 
 LOCK = ".lock"
 
@@ -40,6 +49,19 @@ def write_synced(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_synced(path: Path, text: str) -> None:
+    """Write a file so that it is there whole, or as it was before, whenever the process or the system ends.
+
+    Raises:
+        OSError: naming the file, when the disk cannot take it.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    write_synced(partial, text)
+    with naming(path):
+        partial.replace(path)
+        sync_folder(path.parent)
 
 
 def sync_file(path: Path) -> None:

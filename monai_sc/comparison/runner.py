@@ -1,0 +1,241 @@
+"""The cells of a grid run one after the other, or several at once; what is done stays done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import torch
+
+from monai_sc.comparison import cell_process
+from monai_sc.comparison.cells import LOG, RECORD, RESULT, Cell, CellResult, read_result
+from monai_sc.data.durable import claim_folder, release_folder, replace_synced
+
+__all__ = ["CellsFailedError", "FailedCell", "Watcher", "check_record", "claimed", "run_cells"]
+
+WAIT = 0.1  # seconds between two looks at the running cells
+GRACE = 10.0  # seconds for a cell to end by itself
+
+
+class Watcher(Protocol):
+    """What is told of the cells as they run."""
+
+    def started(self, cell: Cell) -> None:
+        """A process of a cell was started."""
+
+    def ended(self, cell: Cell, outcome: CellResult | FailedCell) -> None:
+        """A cell was found done, is done, or has failed."""
+
+
+@dataclass(frozen=True)
+class FailedCell:
+    """A cell whose process ended without a result: the last line that it wrote, and the file of all lines."""
+
+    cell: Cell
+    last_line: str
+    log: Path
+
+
+class CellsFailedError(RuntimeError):
+    """Some cells of a grid have failed; the others are done."""
+
+    def __init__(self, failed: Sequence[FailedCell], num_cells: int) -> None:
+        lines = [f"  {one.cell.name}: {one.last_line} ({one.log})" for one in failed]
+        super().__init__(
+            f"{len(failed)} of {num_cells} cells failed:\n" + "\n".join(lines) + "\nThe same command tries them again, "
+            "and leaves alone what is done."
+        )
+
+
+def run_cells(
+    cells: Sequence[Cell], out: Path, *, jobs: int = 1, watcher: Watcher | None = None, update: Callable[[], None]
+) -> None:
+    """Run the cells that are not done, in their order, each in a process of its own.
+
+    Cells that are done (their ``result.json`` is sound) are not run again. Another one starts in an empty folder, or,
+    if it ``resumes``, with what lies there. If this process ends in any way, so do those of the cells; the next call
+    goes on. A cell that fails does not stop the others.
+
+    Each process gets an equal part of the cores (``OMP_NUM_THREADS``, unless it is set), and one GPU, if there are any.
+
+    Args:
+        cells: of different names and folders.
+        out: the folder that is claimed for this process; made if it does not exist.
+        jobs: cells that run at the same time, at least 1.
+        watcher: what is told of them.
+        update: called after each cell that ends, and at the end if none did: writes the tables.
+
+    Raises:
+        ValueError: when ``jobs`` is under 1, another process works in ``out``, or a folder holds the result of a cell
+            with another record.
+        CellsFailedError: at the end, when cells have failed.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}.")
+    with claimed(out):
+        for cell in cells:
+            check_record(cell)
+        waiting = []
+        for cell in cells:
+            result = read_result(cell.folder)
+            if result is None:
+                waiting.append(cell)
+            elif watcher is not None:
+                watcher.ended(cell, result)
+        failed = _run(waiting, jobs, watcher, update)
+    if failed:
+        raise CellsFailedError(failed, len(cells))
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """Make a folder, and keep other processes from working in it."""
+    out.mkdir(parents=True, exist_ok=True)
+    claim_folder(out)
+    try:
+        yield
+    finally:
+        release_folder(out)
+
+
+def check_record(cell: Cell) -> None:
+    """Refuse the folder of a cell that was made otherwise.
+
+    Raises:
+        ValueError: when it holds the record of a cell with other configs, labels or overrides.
+    """
+    file = cell.folder / RECORD
+    if not file.is_file():
+        return
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        before = {}
+    now = json.loads(json.dumps(dict(cell.record)))
+    if before != now:
+        parts = [name for name in now if before.get(name) != now[name]] or list(before)
+        raise ValueError(
+            f"{cell.folder} was made with other {' and '.join(parts)}; delete it to train that cell again, or choose "
+            "another folder for the results."
+        )
+
+
+def _run(waiting: Sequence[Cell], jobs: int, watcher: Watcher | None, update: Callable[[], None]) -> list[FailedCell]:
+    failed: list[FailedCell] = []
+    queue = list(waiting)
+    slots: list[_Running | None] = [None] * jobs
+    try:
+        while queue or any(slots):
+            for k, running in enumerate(slots):
+                if running is not None and running.process.poll() is not None:
+                    slots[k] = None
+                    outcome = running.outcome()
+                    if isinstance(outcome, FailedCell):
+                        failed.append(outcome)
+                    if watcher is not None:
+                        watcher.ended(running.cell, outcome)
+                    update()
+                if slots[k] is None and queue:
+                    cell = queue.pop(0)
+                    slots[k] = _Running(cell, _environment(k, jobs))
+                    if watcher is not None:
+                        watcher.started(cell)
+            time.sleep(WAIT if any(slots) else 0)
+    finally:
+        for running in slots:
+            if running is not None:
+                running.end()
+    if not waiting:
+        update()
+    return failed
+
+
+class _Running:
+    """The process of a cell."""
+
+    def __init__(self, cell: Cell, environment: dict[str, str]) -> None:
+        self.cell = cell
+        self.log = cell.folder / LOG
+        if cell.folder.exists() and not cell.resumes:
+            shutil.rmtree(cell.folder)
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        (cell.folder / RESULT).unlink(missing_ok=True)  # one that is damaged
+        replace_synced(cell.folder / RECORD, json.dumps(dict(cell.record), indent=2) + "\n")
+        command = [sys.executable, cell_process.__file__, *cell.command]
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(shlex.join(["python", "-m", *cell.command]) + "\n")
+            log.flush()
+            self.process = _start(command, log, environment)
+
+    def outcome(self) -> CellResult | FailedCell:
+        """Return what came of the process, which has ended."""
+        self._let_go()
+        result = read_result(self.cell.folder)
+        if result is not None:
+            return result
+        with self.log.open("rb") as file:
+            file.seek(max(self.log.stat().st_size - 10_000, 0))
+            lines = file.read().decode("utf-8", errors="replace").split("\n")
+        status = self.process.returncode
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if status == 0:
+            last = f"ended without a sound {RESULT}"
+        elif status < 0:
+            last = f"ended by signal {-status}"
+        return FailedCell(self.cell, last, self.log)
+
+    def end(self) -> None:
+        """End the process and its children."""
+        self._let_go()
+        try:
+            self.process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def _let_go(self) -> None:
+        """Close the pipe, which the process does not outlive."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+def _start(command: Sequence[str], log: IO[Any], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a process in a group of its own, so that Ctrl-C comes to this one only, with a pipe that it watches."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _environment(slot: int, jobs: int) -> dict[str, str]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # MONAI warns before it runs a config, since a config is code.
+    ignored = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), "ignore:parsing config_file"]))
+    environment = {
+        "OMP_NUM_THREADS": str(max(cores // jobs, 1)),
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for one another give up their core
+        **os.environ,
+        "PYTHONWARNINGS": ignored,
+        "PYTHONUNBUFFERED": "1",  # so that the log has what was written before a kill
+    }
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [str(k) for k in range(torch.cuda.device_count())] if visible is None else visible.split(",")
+    if torch.cuda.device_count():
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+    return environment
