@@ -12,13 +12,14 @@ import numpy as np
 
 from monai_sc.data.durable import sha256
 
-__all__ = ["LOG", "RECORD", "RESULT", "Cell", "CellResult", "cell_of_bundle", "override", "read_result"]
+__all__ = ["LOG", "RECORD", "RESULT", "CellResult", "GridCell", "cell_of_bundle", "override", "read_result"]
 
+MODULE = "monai.bundle"
 RESULT, RECORD, LOG = "result.json", "cell.json", "log.txt"
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """One training of a grid, in a process and a folder of its own.
 
     Attributes:
@@ -111,7 +112,7 @@ def cell_of_bundle(
     configs: tuple[Path, ...],
     overrides: Mapping[str, Any],
     resumes: bool = False,
-) -> Cell:
+) -> GridCell:
     """Return the cell that runs a bundle: ``python -m monai.bundle run``.
 
     Args:
@@ -121,7 +122,7 @@ def cell_of_bundle(
         labels: of the cell.
         configs: files of configs, each merged over those before it.
         overrides: values of ids; they go over the configs.
-        resumes: see :py:class:`Cell`.
+        resumes: see :py:class:`GridCell`.
     """
     folder, parts = folder.resolve(), [str(config.resolve()) for config in configs]
     arguments = {
@@ -138,5 +139,5 @@ def cell_of_bundle(
         "configs": [[config.name, sha256(config)] for config in configs],
         "overrides": {key: str(value) for key, value in overrides.items()},
     }
-    command = ("monai.bundle", "run", *(override(key, value) for key, value in arguments.items()))
-    return Cell(name, folder, dict(labels), command, record, resumes)
+    command = (MODULE, "run", *(override(key, value) for key, value in arguments.items()))
+    return GridCell(name, folder, dict(labels), command, record, resumes)

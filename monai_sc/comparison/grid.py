@@ -10,7 +10,7 @@ from typing import Any
 from monai.bundle import ConfigParser
 from monai.config import PathLike
 
-from monai_sc.comparison.cells import Cell, cell_of_bundle
+from monai_sc.comparison.cells import GridCell, cell_of_bundle
 
 __all__ = [
     "CLEAN",
@@ -132,7 +132,7 @@ def grid_cells(
     quick: bool = False,
     protocol: str = "paper",
     overrides: Mapping[str, str] | None = None,
-) -> list[Cell]:
+) -> list[GridCell]:
     """Return the cells in the order in which they run: all methods of the first seed and noise, the next noise, ...
 
     The method ``clean`` depends on no noise: it has one cell per seed.
@@ -149,7 +149,7 @@ def grid_cells(
             they do not see them.
         overrides: values of ids of the configs, for all cells.
     """
-    cells: dict[str, Cell] = {}
+    cells: dict[str, GridCell] = {}
     for seed in seeds:
         for noise in noises:
             for method, config in methods.items():

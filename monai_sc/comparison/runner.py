@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 import torch
 
 from monai_sc.comparison import cell_process
-from monai_sc.comparison.cells import LOG, RECORD, RESULT, Cell, CellResult, read_result
+from monai_sc.comparison.cells import LOG, RECORD, RESULT, CellResult, GridCell, read_result
 from monai_sc.data.durable import claim_folder, release_folder, replace_synced
 
 __all__ = ["CellsFailedError", "FailedCell", "Watcher", "check_record", "claimed", "run_cells"]
@@ -31,10 +31,10 @@ GRACE = 10.0  # seconds for a cell to end by itself
 class Watcher(Protocol):
     """What is told of the cells as they run."""
 
-    def started(self, cell: Cell) -> None:
+    def started(self, cell: GridCell) -> None:
         """A process of a cell was started."""
 
-    def ended(self, cell: Cell, outcome: CellResult | FailedCell) -> None:
+    def ended(self, cell: GridCell, outcome: CellResult | FailedCell) -> None:
         """A cell was found done, is done, or has failed."""
 
 
@@ -42,7 +42,7 @@ class Watcher(Protocol):
 class FailedCell:
     """A cell whose process ended without a result: the last line that it wrote, and the file of all lines."""
 
-    cell: Cell
+    cell: GridCell
     last_line: str
     log: Path
 
@@ -59,7 +59,7 @@ class CellsFailedError(RuntimeError):
 
 
 def run_cells(
-    cells: Sequence[Cell], out: Path, *, jobs: int = 1, watcher: Watcher | None = None, update: Callable[[], None]
+    cells: Sequence[GridCell], out: Path, *, jobs: int = 1, watcher: Watcher | None = None, update: Callable[[], None]
 ) -> None:
     """Run the cells that are not done, in their order, each in a process of its own.
 
@@ -109,7 +109,7 @@ def claimed(out: Path) -> Iterator[None]:
         release_folder(out)
 
 
-def check_record(cell: Cell) -> None:
+def check_record(cell: GridCell) -> None:
     """Refuse the folder of a cell that was made otherwise.
 
     Raises:
@@ -131,7 +131,9 @@ def check_record(cell: Cell) -> None:
         )
 
 
-def _run(waiting: Sequence[Cell], jobs: int, watcher: Watcher | None, update: Callable[[], None]) -> list[FailedCell]:
+def _run(
+    waiting: Sequence[GridCell], jobs: int, watcher: Watcher | None, update: Callable[[], None]
+) -> list[FailedCell]:
     failed: list[FailedCell] = []
     queue = list(waiting)
     slots: list[_Running | None] = [None] * jobs
@@ -164,7 +166,7 @@ def _run(waiting: Sequence[Cell], jobs: int, watcher: Watcher | None, update: Ca
 class _Running:
     """The process of a cell."""
 
-    def __init__(self, cell: Cell, environment: dict[str, str]) -> None:
+    def __init__(self, cell: GridCell, environment: dict[str, str]) -> None:
         self.cell = cell
         self.log = cell.folder / LOG
         if cell.folder.exists() and not cell.resumes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monai_sc.comparison import Cell, CellsFailedError, read_result, run_cells
+from monai_sc.comparison import CellsFailedError, GridCell, read_result, run_cells
 from monai_sc.data.durable import claim_folder
 
 DRIVER = """
@@ -24,7 +24,7 @@ NAMES = [f"{noise}/{method}/seed-0" for noise in ("grow", "shrink") for method i
 
 def cells_of(out, names=NAMES, resumes=()):
     return [
-        Cell(
+        GridCell(
             name=name,
             folder=out / "cells" / name,
             labels=dict(zip(("noise", "method", "seed"), name.split("/"), strict=True)),
@@ -87,7 +87,7 @@ def test_failed_cell_stops_no_other_and_is_tried_again(tmp_path, control, starte
 
 
 def test_training_that_writes_no_result_has_failed(tmp_path, control):
-    cell = Cell("a", tmp_path / "out" / "a", {}, ("fake_nothing",), {})
+    cell = GridCell("a", tmp_path / "out" / "a", {}, ("fake_nothing",), {})
     (control / "fake_nothing.py").write_text("print('done')\n")
     with pytest.raises(CellsFailedError, match=r"a: ended without a sound result\.json"):
         run_cells([cell], tmp_path / "out", update=lambda: None)
@@ -118,7 +118,9 @@ def test_folder_of_another_config_is_refused(tmp_path, control, started):
     out = tmp_path / "out"
     run_cells(cells_of(out), out, update=lambda: None)
     (changed,) = cells_of(out, NAMES[1:2])
-    changed = Cell(changed.name, changed.folder, changed.labels, changed.command, {"configs": [["train.json", "def"]]})
+    changed = GridCell(
+        changed.name, changed.folder, changed.labels, changed.command, {"configs": [["train.json", "def"]]}
+    )
     with pytest.raises(ValueError, match=r"seed-0 was made with other configs; delete it to train that cell again, or"):
         run_cells([changed], out, update=lambda: None)
     assert len(started()) == 4

@@ -1,0 +1,211 @@
+import csv
+import json
+import re
+import shlex
+
+import pytest
+
+from monai_sc import __main__ as command_line
+from monai_sc.comparison import CellsFailedError, compare
+from monai_sc.comparison import cells as cells_module
+from monai_sc.comparison import grid as grid_module
+
+
+@pytest.fixture
+def methods(tmp_path, monkeypatch):
+    """Put small configs in the place of those of the methods; trainings are fake ones."""
+    folder = tmp_path / "methods"
+    folder.mkdir()
+    for name in grid_module.METHODS:
+        run = ["$@resume.attach(1)"] if name == "sc" else ["$1"]
+        (folder / f"{name}.json").write_text(json.dumps({"run": run}))
+    (tmp_path / "clean_cases.json").write_text('{"clean_pretrain_epochs": 1}')
+    monkeypatch.setattr(grid_module, "METHODS_FOLDER", folder)
+    monkeypatch.setattr(grid_module, "CLEAN_CASES", tmp_path / "clean_cases.json")
+    monkeypatch.setattr(cells_module, "MODULE", "fake_training")
+    return folder
+
+
+@pytest.fixture
+def run(bundle, methods, tmp_path, control):
+    """Return a function that compares in a folder."""
+
+    def run(*names, noises=("grow",), progress=False, **options):
+        return compare(bundle, tmp_path / "out", methods=names, noises=noises, progress=progress, **options)
+
+    return run
+
+
+def lines_of(out):
+    with (out / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_grid_runs_by_seed_then_noise_and_clean_once_a_seed(run, started, tmp_path):
+    found = run("sc", "clean", noises=("grow", "shrink"), seeds=(0, 1))
+    assert started() == [
+        *("grow/sc/seed-0", "none/clean/seed-0", "shrink/sc/seed-0"),
+        *("grow/sc/seed-1", "none/clean/seed-1", "shrink/sc/seed-1"),
+    ]
+    assert list(found["noises"]) == ["grow", "shrink"]
+    assert all(list(rows) == ["sc", "clean"] for rows in found["noises"].values())
+    assert len(lines_of(tmp_path / "out")) == 2 * 2 * 2 * 3  # noises, methods, seeds, classes and their mean
+
+
+def test_grid_grows(run, started, tmp_path):
+    run("noisy", seeds=(0,))
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("result.json")}
+    found = run("sc", noises=("shrink",), seeds=(3,))
+    assert started() == ["grow/noisy/seed-0", "shrink/sc/seed-3"]
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert {noise: list(rows) for noise, rows in found["noises"].items()} == {"shrink": ["sc"], "grow": ["noisy"]}
+
+
+def test_command_of_a_training(run, bundle, methods, tmp_path):
+    run("gce", "sc", dataset_dir=tmp_path / "data", quick=True, overrides={"rate": "[1,2]"})
+    cells = tmp_path / "out" / "cells" / "grow"
+    told = {m: (cells / m / "seed-0" / "log.txt").read_text().splitlines()[0] for m in ("gce", "sc")}
+    configs = [bundle / "configs" / "train.json", methods / "gce.json", tmp_path / "clean_cases.json"]
+    assert shlex.split(told["gce"]) == [
+        *("python", "-m", "fake_training", "run"),
+        f"--config_file={[str(config) for config in configs]}",
+        f"--meta_file={bundle}/configs/metadata.json",
+        f"--logging_file={bundle}/configs/logging.conf",
+        f"--bundle_root={bundle}",
+        f"--output_dir={cells}/gce/seed-0",
+        f"--ckpt_dir={cells}/gce/seed-0/models",
+        f"--dataset_dir={tmp_path}/data",
+        *("--noise=grow", "--seed=0", "--quick=True", "--rate=[1,2]"),
+    ]
+    assert "clean_cases" not in told["sc"]
+
+
+@pytest.mark.parametrize("method", ["sc", "clean"])
+def test_ours_and_the_clean_one_are_not_trained_on_clean_cases(run, tmp_path, method):
+    run(method)
+    (log,) = (tmp_path / "out").rglob("log.txt")
+    assert "clean_cases" not in log.read_text()
+
+
+def test_plain_protocol_leaves_the_clean_cases_out(run, tmp_path):
+    run("gce", protocol="plain")
+    assert "clean_cases" not in (tmp_path / "out/cells/grow/gce/seed-0/log.txt").read_text()
+
+
+def test_own_method_is_a_file(run, tmp_path, started):
+    (tmp_path / "mine.json").write_text("{}")
+    found = run(str(tmp_path / "mine.json"), "sc")
+    assert started() == ["grow/mine/seed-0", "grow/sc/seed-0"]
+    assert list(found["noises"]["grow"]) == ["mine", "sc"]
+    (tmp_path / "mine.json").write_text('{"rate": 0.2}')
+    with pytest.raises(ValueError, match=r"mine/seed-0 was made with other configs; delete it to train"):
+        run(str(tmp_path / "mine.json"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        pytest.param({"quick": True}, "quick was False, not True", id="quick"),
+        pytest.param({"protocol": "plain"}, "protocol was 'paper', not 'plain'", id="protocol"),
+        pytest.param({"overrides": {"rate": "2"}}, "overrides was {}, not {'rate': '2'}", id="overrides"),
+        pytest.param({"dataset_dir": "/elsewhere"}, "dataset_dir was '.*/data', not '/elsewhere'", id="data"),
+    ],
+)
+def test_other_settings_are_refused(run, started, changes, told):
+    run("noisy")
+    with pytest.raises(ValueError, match=rf"out holds cells of other settings \({told}\); choose another folder\.$"):
+        run("noisy", "sc", **changes)
+    assert len(started()) == 1
+
+
+@pytest.mark.parametrize(
+    ("methods_", "options", "told"),
+    [
+        pytest.param(["guess"], {}, r"method must be one of noisy, .*, or the path of .* \.json, got guess", id="m"),
+        pytest.param(["sc"], {"noises": ["grew"]}, "noise must be among none, grow, shrink, got grew", id="noise"),
+        pytest.param(["sc"], {"protocol": "p"}, "protocol must be one of 'paper', 'plain', got 'p'", id="protocol"),
+        pytest.param(["sc"], {"overrides": {"rates": 1}}, "an id of the configs, got 'rates', which none", id="id"),
+        pytest.param(["sc"], {"overrides": {"seed": 1}}, "'seed', which has an option of its own: --seeds", id="seed"),
+        pytest.param(["sc"], {"overrides": {"output_dir": 1}}, "'output_dir', which is that of each", id="folder"),
+        pytest.param([], {}, "at least one method, one noise and one seed", id="nothing"),
+    ],
+)
+def test_mistake_is_refused_before_anything_runs(run, tmp_path, methods_, options, told):
+    with pytest.raises(ValueError, match=told):
+        run(*methods_, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_folder_of_something_else_is_refused(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").touch()
+    with pytest.raises(ValueError, match=r"out must be a new or empty folder, or one with comparison\.json\."):
+        run("sc")
+
+
+def test_quick_needs_a_bundle_that_knows_it(run, bundle):
+    file = bundle / "configs" / "train.json"
+    file.write_text(file.read_text().replace('"quick": false, ', ""))
+    with pytest.raises(ValueError, match="--quick needs a bundle with the id 'quick'"):
+        run("sc", quick=True)
+
+
+def test_tables_are_those_of_what_is_done_when_others_fail(run, control, tmp_path):
+    (control / "fail").write_text("gce")
+    with pytest.raises(CellsFailedError, match="1 of 2 cells failed"):
+        run("gce", "sc")
+    assert {line["method"] for line in lines_of(tmp_path / "out")} == {"sc"}
+    assert (tmp_path / "out" / "results.png").stat().st_size > 0
+
+
+def test_command_prints_the_comparison(run, bundle, tmp_path, capsys):
+    command = ["compare", "--bundle", bundle, "--out", tmp_path / "out", "--methods", "noisy,sc", "--noise", "grow"]
+    assert command_line.main([*map(str, command), "--seeds", "2", "--set", "rate=1"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^grow/noisy/seed-0: Dice 0\.505; 0\.\d minutes; 1 of 4 cells\.$", told, re.MULTILINE)
+    assert re.search(r"│ noisy  │ 2     │ 0\.615 ± 0\.007 │ 0\.405 ± 0\.007 │ 0\.510 ± 0\.007 │ -0\.300 \[", told)
+    assert f"Results: {tmp_path / 'out' / 'results.md'}" in told
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["overrides"] == {"rate": "1"}
+
+
+def test_failed_training_makes_status_1(run, bundle, tmp_path, control, capsys):
+    (control / "fail").write_text("sc")
+    command = ["compare", "--bundle", bundle, "--out", tmp_path / "out", "--methods", "sc", "--quiet"]
+    assert command_line.main([*map(str, command)]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("Error: 1 of 1 cells failed:\n  grow/sc/seed-0: RuntimeError: no memory is left. (")
+
+
+@pytest.mark.parametrize("seeds", ["0", "-1", "x", ""])
+def test_bad_seeds_are_refused(bundle, tmp_path, seeds, capsys):
+    with pytest.raises(SystemExit) as end:
+        command_line.main(["compare", "--bundle", str(bundle), "--out", str(tmp_path / "out"), f"--seeds={seeds}"])
+    assert end.value.code == 2
+    assert "--seeds" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_bundle_runs_as_monai_runs_it(bundle, tmp_path, monkeypatch):
+    """One real training, of a config that writes a result and nothing else."""
+    method = tmp_path / "own.json"
+    write = "pathlib.Path(@output_dir + '/result.json').write_text(json.dumps(dict("
+    write += "classes=['a'], cases=['c', 'd'], dice=[[0.5], [0.25 + @rate]], epochs=@seed, seconds=1, image_size=[4])))"
+    method.write_text(json.dumps({"imports": ["$import json", "$import pathlib"], "run": [f"${write}"]}))
+    (tmp_path / "clean_cases.json").write_text("{}")
+    monkeypatch.setattr(grid_module, "CLEAN_CASES", tmp_path / "clean_cases.json")
+    (bundle / "configs" / "logging.conf").write_text(
+        "[loggers]\nkeys=root\n[handlers]\nkeys=\n[formatters]\nkeys=\n[logger_root]\nlevel=INFO\nhandlers=\n"
+    )
+    found = compare(
+        bundle, tmp_path / "out", methods=[str(method)], seeds=[7], overrides={"rate": "0.5"}, progress=False
+    )
+    row = found["noises"]["grow"]["own"]
+    assert (row["dice"]["mean"], row["epochs"], row["image_size"]) == (0.625, [7], ["4"])
+    assert "parsing config_file" not in (tmp_path / "out/cells/grow/own/seed-7/log.txt").read_text()
+
+
+def test_help_has_an_example(capsys):
+    with pytest.raises(SystemExit):
+        command_line.main(["compare", "--help"])
+    assert "example:\n  python -m monai_sc compare --bundle" in capsys.readouterr().out
