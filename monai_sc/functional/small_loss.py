@@ -36,6 +36,8 @@ def select_small_loss(loss: torch.Tensor, candidates: torch.Tensor, keep_fractio
     if not 0 <= keep_fraction <= 1:
         raise ValueError(f"keep_fraction must be in [0, 1], got {keep_fraction}.")
     check_same_shape(loss, candidates, ("loss", "candidates"))
+    if keep_fraction == 1:  # there is nothing to sort
+        return candidates.clone()
     finite = loss.detach().nan_to_num(nan=torch.finfo(loss.dtype).max)
     order = finite.masked_fill(~candidates, torch.inf).flatten(2).argsort(dim=-1, stable=True)
     number = candidates.flatten(2).sum(dim=-1, keepdim=True)
