@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monai_sc.data.audit import audit_folder
+from monai_sc.data.case_memory import CaseMemory
 from monai_sc.data.cases import Case, check_cases
 from monai_sc.data.correct import correct_folder
 from monai_sc.data.inference import check_images, check_weights, image_files
@@ -17,6 +18,7 @@ from monai_sc.data.usable_cases import UsableCases, usable_cases
 __all__ = [
     "PHANTOM_CLASSES",
     "Case",
+    "CaseMemory",
     "LabelStore",
     "NoiseChoice",
     "Part",

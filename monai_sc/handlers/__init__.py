@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from monai_sc.handlers.clean_pretraining import CleanPretrainingHandler
 from monai_sc.handlers.critical_gradient import CriticalGradientHandler
+from monai_sc.handlers.early_learning import EarlyLearningTargetHandler
+from monai_sc.handlers.kept_voxels import KeptVoxelsHandler
 from monai_sc.handlers.noise_rate import NoiseRateHandler
 from monai_sc.handlers.resume import OtherRunError, ResumeHandler
 from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
@@ -11,6 +13,8 @@ from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionH
 __all__ = [
     "CleanPretrainingHandler",
     "CriticalGradientHandler",
+    "EarlyLearningTargetHandler",
+    "KeptVoxelsHandler",
     "NoiseRateHandler",
     "OtherRunError",
     "ResumeHandler",

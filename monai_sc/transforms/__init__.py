@@ -20,6 +20,7 @@ from monai_sc.transforms.annotation_error import (
     RandTranslateLabeld,
     RandTranslateLabelDict,
 )
+from monai_sc.transforms.case_map import LoadCaseMapD, LoadCaseMapd, LoadCaseMapDict
 from monai_sc.transforms.correction import (
     SpatialCorrection,
     SpatialCorrectionD,
@@ -43,6 +44,9 @@ from monai_sc.transforms.noise import (
 
 __all__ = [
     "LabelNoiseOptions",
+    "LoadCaseMapD",
+    "LoadCaseMapDict",
+    "LoadCaseMapd",
     "LoadLabel",
     "LoadLabelD",
     "LoadLabelDict",
