@@ -13,8 +13,13 @@ from monai_sc.data.cases import files_of
 __all__ = ["check_loaders"]
 
 
-def check_loaders(training: Any, clean: DataLoader, relabel: DataLoader) -> dict[str, Any]:
+def check_loaders(training: Any, clean: DataLoader | None, relabel: DataLoader) -> dict[str, Any]:
     """Return the first case of the relabel loader.
+
+    Args:
+        training: loader of the trainer.
+        clean: of clean cases, where the correction needs them.
+        relabel: of the store's cases.
 
     Raises:
         TypeError: when a loader or its data set is of another kind than the trainer or the correction needs.
@@ -44,8 +49,9 @@ def check_loaders(training: Any, clean: DataLoader, relabel: DataLoader) -> dict
                 f"The PersistentDataset of {name} must have track_meta=True (and weights_only=False), got False: it "
                 "loses the size of a voxel and the grid of the file."
             )
-    _refuse_shared_cases(clean.dataset, train.data)
-    _first_batch("clean_loader", clean, ("image", "label"))
+    if clean is not None:
+        _refuse_shared_cases(clean.dataset, train.data)
+        _first_batch("clean_loader", clean, ("image", "label"))
     cases: list[dict[str, Any]] = decollate_batch(_first_batch("relabel_loader", relabel, ("id", "image")))
     return cases[0]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
-from ignite.engine import Engine, EventEnum, Events
+from ignite.engine import Engine, EventEnum
 from monai.data import DataLoader
 from monai.engines import Evaluator, SupervisedTrainer
 from monai.inferers import Inferer
@@ -16,12 +15,10 @@ from monai.inferers import Inferer
 from monai_sc.data.label_store import LabelStore
 from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
 from monai_sc.handlers.correction_options import CorrectionOptions
-from monai_sc.handlers.loaders import check_loaders
-from monai_sc.handlers.relabelling import Relabelling, to_file_grid
-from monai_sc.handlers.resume import OtherRunError
+from monai_sc.handlers.relabelling import Relabelling
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
-from monai_sc.handlers.training_data import TrainingLabels
-from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, prepare, rank, unwrapped
+from monai_sc.handlers.store_run import StoreRun
+from monai_sc.parallel import gather, is_main, unwrapped
 
 __all__ = ["RoundEvents", "SpatialCorrectionHandler"]
 
@@ -36,7 +33,7 @@ class RoundEvents(EventEnum):
     ROUND_COMPLETED = "spatial_correction_round_completed"
 
 
-class SpatialCorrectionHandler:
+class SpatialCorrectionHandler(StoreRun):
     r"""Correct the labels of a MONAI ``SupervisedTrainer`` after every ``epochs_per_round`` epochs, and train again.
 
     Several times in a round the network predicts the clean cases, and a
@@ -160,41 +157,28 @@ class SpatialCorrectionHandler:
         ):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1 {unit}, got {value}.")
-        self.store = store
+        super().__init__(
+            store,
+            relabel_loader=relabel_loader,
+            epochs_per_round=epochs_per_round,
+            lr_scheduler=lr_scheduler,
+            folds=folds,
+        )
         self.clean_loader = clean_loader
-        self.relabel_loader = relabel_loader
-        self.epochs_per_round = epochs_per_round
-        self.lr_scheduler = lr_scheduler
         self.evaluator = evaluator
-        self.folds = folds
         checks = range(1, checks_per_round + 1)
         self.checks = {max(1, round(epochs_per_round * i / checks_per_round)) for i in checks}
         self.history: list[dict[str, Any]] = []
-        self._initial: dict[str, Any] = {}
         self._best: dict[str, Any] = {}
-        # Of the round that is going on: how many trainings there were since the first, the fold that is left out (None:
-        # all are in), what each training found best, and the record of the one on all cases.
-        self._trainings = 0
-        self._fold: int | None = None
+        # Of the round that is going on: what each training found best, and the record of the one on all cases.
         self._found: list[dict[str, Any]] = []
         self._record: dict[str, Any] = {}
         self._restarts = 0
-        self._training = TrainingLabels(store, folds)
-        self._running = False
-        self._resumed = False
-        self._has_claimed = False
 
     def attach(self, engine: Engine) -> None:
         """Attach to a trainer, behind the handlers that validate or step the schedule, before those that save."""
-        if not isinstance(engine, SupervisedTrainer):
-            raise TypeError(f"engine must be a monai.engines.SupervisedTrainer, got {type(engine).__name__}.")
+        super().attach(engine)
         engine.register_events(*RoundEvents)
-        engine.add_event_handler(Events.STARTED, lambda: setattr(self, "_running", False))
-        # Not at STARTED, where other handlers load weights or the state of this one, before or after it.
-        engine.add_event_handler(Events.EPOCH_STARTED, self.start)
-        engine.add_event_handler(Events.EPOCH_COMPLETED, self)
-        engine.add_event_handler(Events.COMPLETED, lambda: self._release())
-        engine.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint must hold to go on: the rounds so far, the first weights and the best ones."""
@@ -217,19 +201,7 @@ class SpatialCorrectionHandler:
         Raises:
             OtherRunError: when that was with other options or cases.
         """
-        options = self._told_options()
-        for name, value in state_dict["options"].items():
-            if value != options.get(name):
-                raise OtherRunError(
-                    f"{name} must be {value!r}, with which the run began, got {options.get(name)!r}; choose another "
-                    "folder for a run with other options."
-                )
-        for name, ids in self._case_ids().items():
-            if ids != state_dict["cases"][name]:
-                raise OtherRunError(
-                    f"the {name} cases must be those with which the run began, in the same order; choose another "
-                    "folder for a run with other cases."
-                )
+        self._refuse_other_run(state_dict)
         self.history = list(state_dict["history"])
         self._initial = state_dict["initial"]
         self._best = state_dict["best"]
@@ -240,18 +212,7 @@ class SpatialCorrectionHandler:
         self._restarts = state_dict["restarts"]
         self._resumed = True
 
-    def start(self, engine: SupervisedTrainer) -> None:
-        """Check what the run is given, and point the training data at the labels that it begins or goes on with."""
-        if self._running:
-            return
-        self._running = True
-        with fail_together():
-            prepare()
-            self._start(engine)
-
     def _start(self, engine: SupervisedTrainer) -> None:
-        if not self._initial:
-            self._initial = deepcopy({name: part.state_dict() for name, part in self._parts(engine).items()})
         if self.evaluator is not None:
             self.evaluator.state.epoch = 0  # what it measured before this run is not the result of a round
         if engine.state.max_epochs is None or engine.state.max_epochs % self.epochs_per_round:
@@ -262,12 +223,7 @@ class SpatialCorrectionHandler:
         engine.state.spatial_correction = self.history
         is_finished = bool(self.history) and bool(self.history[-1]["stop_reason"])
         number = len(self.history)
-        lost = sorted(set(range(1, number + (not is_finished))) - set(self.store.rounds))
-        if lost:
-            raise ValueError(
-                f"{self.store.root} must hold the rounds that this run has made, but {lost} are missing; put them back "
-                "from a copy, or choose another folder for a new run."
-            )
+        self._refuse_lost_rounds(number - is_finished)
         if is_finished:
             engine.logger.info("The correction of the labels is finished: %s.", self.history[-1]["stop_reason"])
             if self.store.current != self._best["round"]:
@@ -277,32 +233,7 @@ class SpatialCorrectionHandler:
                 )
             engine.terminate()
             return
-        expected = (engine.state.epoch - 1) // self.epochs_per_round
-        if self._trainings != expected:
-            raise ValueError(
-                f"A run that goes on at epoch {engine.state.epoch} with epochs_per_round={self.epochs_per_round} must "
-                f"have finished {expected} rounds, got {self._trainings}: save and load this handler together with the "
-                "trainer, by a handler that is attached behind it, and keep epochs_per_round."
-            )
-        newer = [r for r in self.store.rounds if r > number]
-        if newer and not (self._resumed and newer == [number + 1]):
-            raise ValueError(
-                f"{self.store.root} holds the rounds {newer}, which this run has not made; load the checkpoint of the "
-                "run that made them, or choose another folder."
-            )
-        if is_main():
-            self._claim()
-            self._refuse_changed_sources()
-            for orphan in newer:  # written just before this run was interrupted, and not yet in its checkpoint
-                self.store.discard(orphan)
-        gather()
-        case = check_loaders(engine.data_loader, self.clean_loader, self.relabel_loader)
-        to_file_grid(self.store, self.relabel_loader, case, torch.zeros(1, *case["image"].shape[1:]))
-        self._training.use(engine.data_loader, number, self._fold)
-
-    def __call__(self, engine: SupervisedTrainer) -> None:
-        with fail_together():
-            self._complete_epoch(engine)
+        self._go_on(engine, number, self.clean_loader)
 
     def _complete_epoch(self, engine: SupervisedTrainer) -> None:
         trained = (engine.state.epoch - 1) % self.epochs_per_round + 1
@@ -324,7 +255,7 @@ class SpatialCorrectionHandler:
                 return
             following = 0 if self._fold is None else self._fold + 1
             if self.folds > 1 and following < self.folds:
-                self._restart(engine, following)
+                self._restart(engine, number, following)
                 return
             self._record["voxels_changed"] = self._relabel(engine)
         except BaseException:
@@ -332,7 +263,7 @@ class SpatialCorrectionHandler:
             raise
         self._add_to_history(engine, self._record)
         self._record, self._restarts = {}, 0
-        self._restart(engine, None)
+        self._restart(engine, number + 1, None)
 
     def _finish_full_training(self, engine: SupervisedTrainer, number: int) -> bool:
         """Judge the network that has seen all cases, and say whether to relabel."""
@@ -347,7 +278,7 @@ class SpatialCorrectionHandler:
                 *(number, " ".join(f"{d:.2f}" for d in record["clean_dice"])),
             )
             self._found, self._record = [], {}
-            self._restart(engine, None)
+            self._restart(engine, number, None)
             return False
         if not self._best and not any(record["num_used"]):
             raise ValueError(
@@ -408,18 +339,6 @@ class SpatialCorrectionHandler:
     def _relabel(self, engine: SupervisedTrainer) -> list[int]:
         return self._relabelling(engine).write_round(self._record)
 
-    def _restart(self, engine: SupervisedTrainer, fold: int | None) -> None:
-        """Begin the next training, from the first weights, without the cases of one fold."""
-        self._fold = fold
-        for name, part in self._parts(engine).items():
-            part.load_state_dict(deepcopy(self._initial[name]))
-        self._training.use(engine.data_loader, len(self.history), self._fold)
-        engine.set_data(engine.data_loader)  # a fresh iterator: the old one may hold batches of the old labels
-
-    def _parts(self, engine: SupervisedTrainer) -> dict[str, Any]:
-        parts = {"network": unwrapped(engine.network), "optimizer": engine.optimizer, "lr_scheduler": self.lr_scheduler}
-        return {name: part for name, part in parts.items() if part is not None}
-
     def _told_options(self) -> dict[str, Any]:
         own = {"epochs_per_round": self.epochs_per_round, "checks_per_round": len(self.checks), "folds": self.folds}
         return {**self.options.as_dict(), **own}
@@ -432,29 +351,3 @@ class SpatialCorrectionHandler:
             "training": [str(case["id"]) for case in self.store.cases],
             "clean": [str(case["id"]) for case in clean] if known and clean is not None else None,
         }
-
-    def _refuse_changed_sources(self) -> None:
-        changed = self.store.changed_sources()
-        if changed:
-            raise ValueError(
-                f"Label files must stay as they were when labels were made from them, but {changed[0]} "
-                f"{'has changed' if changed[0].is_file() else 'is gone'}, and {len(changed) - 1} more; put the old "
-                "ones back, or choose another folder for a new run."
-            )
-
-    def _claim(self) -> None:
-        """Keep other processes from the store, as long as this run lasts."""
-        if not self._has_claimed:
-            self.store.claim()
-            self._has_claimed = True
-
-    def _release(self) -> None:
-        if self._has_claimed:
-            self.store.release()
-            self._has_claimed = False
-
-    def _fail(self, engine: Engine, error: BaseException) -> None:
-        self._release()
-        if is_lost(error):  # in the midst of training, where the backend says it in its own words
-            raise OtherProcessError(LOST.format(rank())) from error
-        raise error
