@@ -5,6 +5,7 @@ from __future__ import annotations
 from monai_sc.functional.annotation_error import coarsen_contour, drop_components, shift_boundary, translate_label
 from monai_sc.functional.bias import BoundaryBias, boundary_bias, boundary_displacement, grouped_bias
 from monai_sc.functional.calibration import Calibration, calibrate_num_steps
+from monai_sc.functional.confident_learning import ConfidentLearning
 from monai_sc.functional.correction import (
     correct_boundary,
     exclusive_label,
@@ -25,6 +26,7 @@ __all__ = [
     "NOISE_PRESETS",
     "BoundaryBias",
     "Calibration",
+    "ConfidentLearning",
     "MarkovFit",
     "MarkovParameters",
     "MarkovRates",
