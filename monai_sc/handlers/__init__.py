@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monai_sc.handlers.clean_pretraining import CleanPretrainingHandler
+from monai_sc.handlers.confident_learning import ConfidentLearningHandler
 from monai_sc.handlers.critical_gradient import CriticalGradientHandler
 from monai_sc.handlers.early_learning import EarlyLearningTargetHandler
 from monai_sc.handlers.kept_voxels import KeptVoxelsHandler
@@ -12,6 +13,7 @@ from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionH
 
 __all__ = [
     "CleanPretrainingHandler",
+    "ConfidentLearningHandler",
     "CriticalGradientHandler",
     "EarlyLearningTargetHandler",
     "KeptVoxelsHandler",

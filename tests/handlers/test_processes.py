@@ -71,6 +71,25 @@ def test_two_processes_give_the_labels_and_the_bias_of_one(tmp_path):
 
 
 @pytest.mark.slow
+def test_two_processes_learn_from_the_confident_voxels_of_both(tmp_path):
+    pytest.importorskip("monai", minversion="1.6", reason="accumulation_steps came with MONAI 1.6")
+    results = []
+    for name, options, ranks in (("one", ["--micro-batches", "2"], 1), ("two", [], 2)):
+        folder = tmp_path / name
+        status, outputs = finish(start(folder, "--fixed", "--confident", *options, ranks=ranks))
+        assert status == [0] * ranks, outputs
+        results.append(json.loads((folder / "out" / "result.json").read_text()))
+    (one,), (two,) = (result["history"] for result in results)
+    assert results[1]["rounds"] == [0, 1]
+    assert one["label_counts"] == two["label_counts"]
+    # The gradients of two processes are averaged, which rounds otherwise than a sum.
+    np.testing.assert_allclose(two["thresholds"], one["thresholds"], atol=1e-3)
+    np.testing.assert_allclose(two["joint"], one["joint"], atol=1e-3)
+    assert np.sum(one["flagged"]) > 0
+    np.testing.assert_allclose(two["voxels_changed"], one["voxels_changed"], atol=10)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "moment"), [(1, "training"), (0, "relabelling"), (1, "evaluation")])
 def test_killed_process_ends_the_other_one_with_a_message(tmp_path, rank, moment):
     processes = start(tmp_path, "--fixed", "--kill-on-rank", str(rank), "--at", moment, ranks=2)

@@ -28,7 +28,7 @@ from monai.utils import convert_to_tensor, set_determinism
 
 from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
-from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
+from monai_sc.handlers import ConfidentLearningHandler, ResumeHandler, SpatialCorrectionHandler
 from monai_sc.parallel import gather
 from monai_sc.transforms import LoadLabeld
 
@@ -48,6 +48,19 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         return x + self.offset + 0.1 * self.dropout(self.norm(self.conv(x)))
+
+
+class AsTwoProcesses(torch.utils.data.Sampler):
+    """The cases of a data set, which may get fewer, in the order in which two processes share them."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        return iter([i for i in (0, 2, 1, 3, 4, 6, 5, 7) if i < len(self.dataset)])
+
+    def __len__(self):
+        return len(self.dataset)
 
 
 def write_cases(folder, number, shift, prefix):
@@ -74,7 +87,7 @@ def loss(logits, label):
     return 20 * torch.nn.functional.binary_cross_entropy_with_logits(logits, label.float())
 
 
-def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batches=1):
+def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batches=1, confident=False):
     """Return the trainer, the handler and the store of a run; what is random in it needs one number of processes."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     set_determinism(0)
@@ -87,7 +100,7 @@ def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batche
     if ranks > 1:
         sampler = {"sampler": DistributedSampler(training, shuffle=False)}
     elif micro_batches == 2:  # the batches of two processes, one after the other
-        sampler = {"sampler": [0, 2, 1, 3, 4, 6, 5, 7]}
+        sampler = {"sampler": AsTwoProcesses(training)}
     else:
         sampler = {"shuffle": random}
     train_loader = DataLoader(training, batch_size=2, num_workers=workers, **sampler)
@@ -105,18 +118,24 @@ def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batche
         postprocessing=AsDiscreted("pred", threshold=0.0),
         key_val_metric={"dice": MeanDice(output_transform=from_engine(["pred", "label"]))},
     )
-    handler = SpatialCorrectionHandler(
-        store,
-        clean_loader=clean_loader,
-        relabel_loader=DataLoader(relabel, batch_size=3),
-        epochs_per_round=epochs,
-        lr_scheduler=schedule,
-        evaluator=evaluator,
-        representation="logit",
-        gamma=0.6,
-        checks_per_round=2,
-        progress=False,
-    )
+    common = {
+        "relabel_loader": DataLoader(relabel, batch_size=3),
+        "epochs_per_round": epochs,
+        "lr_scheduler": schedule,
+        "progress": False,
+    }
+    if confident:
+        handler = ConfidentLearningHandler(store, **common, folds=rounds)
+    else:
+        handler = SpatialCorrectionHandler(
+            store,
+            **common,
+            clean_loader=clean_loader,
+            evaluator=evaluator,
+            representation="logit",
+            gamma=0.6,
+            checks_per_round=2,
+        )
     trainer = SupervisedTrainer(
         device=torch.device("cpu"),
         max_epochs=epochs * (rounds + 1),
@@ -146,7 +165,7 @@ def result_of(trainer, handler, store):
     """Return everything that a run leaves behind, as JSON types."""
     network = getattr(trainer.network, "module", trainer.network)
     return {
-        "history": json.loads(json.dumps(handler.history)),
+        "history": json.loads(json.dumps([handler.record] if hasattr(handler, "record") else handler.history)),
         "current": store.current,
         "rounds": store.rounds,
         "manifests": {number: store.manifest(number) for number in store.rounds[1:]},
@@ -163,7 +182,12 @@ def train(options):
     rank = int(os.environ.get("RANK", 0))
     random = not options.fixed
     trainer, handler, store = build(
-        options.data, options.out, workers=options.workers, random=random, micro_batches=options.micro_batches
+        options.data,
+        options.out,
+        workers=options.workers,
+        random=random,
+        micro_batches=options.micro_batches,
+        confident=options.confident,
     )
 
     def break_down(*_):
@@ -192,6 +216,7 @@ def main():
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--fixed", action="store_true", help="nothing random, so that processes make no difference")
     parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--confident", action="store_true", help="confident learning instead of the correction")
     parser.add_argument("--fail-on-rank", type=int)
     parser.add_argument("--kill-on-rank", type=int)
     parser.add_argument("--at", choices=["training", "relabelling", "evaluation"], default="training")
