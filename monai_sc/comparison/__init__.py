@@ -6,9 +6,10 @@ from monai_sc.comparison.cells import CellResult, GridCell, cell_of_bundle, read
 from monai_sc.comparison.comparison import compare
 from monai_sc.comparison.grid import ComparedBundle, find_method, grid_cells
 from monai_sc.comparison.picture import plot_comparison
+from monai_sc.comparison.processes import FailedCell
 from monai_sc.comparison.progress import GridProgress
 from monai_sc.comparison.result import write_result
-from monai_sc.comparison.runner import CellsFailedError, FailedCell, run_cells
+from monai_sc.comparison.runner import CellsFailedError, run_cells
 from monai_sc.comparison.settings import settle
 from monai_sc.comparison.significance import Difference, holm, paired_difference
 from monai_sc.comparison.summary import Run, summarise

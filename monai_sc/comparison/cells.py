@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from monai_sc.comparison.result import RESULT
 from monai_sc.data.durable import sha256
 
-__all__ = ["LOG", "RECORD", "RESULT", "CellResult", "GridCell", "cell_of_bundle", "override", "read_result"]
+__all__ = ["LOG", "RECORD", "CellResult", "GridCell", "cell_of_bundle", "override", "read_result"]
 
 MODULE = "monai.bundle"
-RESULT, RECORD, LOG = "result.json", "cell.json", "log.txt"
+RECORD, LOG = "cell.json", "log.txt"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from monai_sc.comparison.cells import CellResult, GridCell
-from monai_sc.comparison.runner import FailedCell
+from monai_sc.comparison.processes import FailedCell
 
 __all__ = ["GridProgress"]
 

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Protocol
 
-import torch
+from monai_sc.comparison.cells import RECORD, CellResult, GridCell, read_result
+from monai_sc.comparison.processes import FailedCell, RunningCell, job_environment
+from monai_sc.data.durable import claim_folder, release_folder
 
-from monai_sc.comparison import cell_process
-from monai_sc.comparison.cells import LOG, RECORD, RESULT, CellResult, GridCell, read_result
-from monai_sc.data.durable import claim_folder, release_folder, replace_synced
-
-__all__ = ["CellsFailedError", "FailedCell", "Watcher", "check_record", "claimed", "run_cells"]
+__all__ = ["CellsFailedError", "Watcher", "check_record", "claimed", "run_cells"]
 
 WAIT = 0.1  # seconds between two looks at the running cells
-GRACE = 10.0  # seconds for a cell to end by itself
 
 
 class Watcher(Protocol):
@@ -36,15 +26,6 @@ class Watcher(Protocol):
 
     def ended(self, cell: GridCell, outcome: CellResult | FailedCell) -> None:
         """A cell was found done, is done, or has failed."""
-
-
-@dataclass(frozen=True)
-class FailedCell:
-    """A cell whose process ended without a result: the last line that it wrote, and the file of all lines."""
-
-    cell: GridCell
-    last_line: str
-    log: Path
 
 
 class CellsFailedError(RuntimeError):
@@ -136,7 +117,7 @@ def _run(
 ) -> list[FailedCell]:
     failed: list[FailedCell] = []
     queue = list(waiting)
-    slots: list[_Running | None] = [None] * jobs
+    slots: list[RunningCell | None] = [None] * jobs
     try:
         while queue or any(slots):
             for k, running in enumerate(slots):
@@ -150,7 +131,7 @@ def _run(
                     update()
                 if slots[k] is None and queue:
                     cell = queue.pop(0)
-                    slots[k] = _Running(cell, _environment(k, jobs))
+                    slots[k] = RunningCell(cell, job_environment(k, jobs))
                     if watcher is not None:
                         watcher.started(cell)
             time.sleep(WAIT if any(slots) else 0)
@@ -161,83 +142,3 @@ def _run(
     if not waiting:
         update()
     return failed
-
-
-class _Running:
-    """The process of a cell."""
-
-    def __init__(self, cell: GridCell, environment: dict[str, str]) -> None:
-        self.cell = cell
-        self.log = cell.folder / LOG
-        if cell.folder.exists() and not cell.resumes:
-            shutil.rmtree(cell.folder)
-        cell.folder.mkdir(parents=True, exist_ok=True)
-        (cell.folder / RESULT).unlink(missing_ok=True)  # one that is damaged
-        replace_synced(cell.folder / RECORD, json.dumps(dict(cell.record), indent=2) + "\n")
-        command = [sys.executable, cell_process.__file__, *cell.command]
-        with self.log.open("a", encoding="utf-8") as log:
-            log.write(shlex.join(["python", "-m", *cell.command]) + "\n")
-            log.flush()
-            self.process = _start(command, log, environment)
-
-    def outcome(self) -> CellResult | FailedCell:
-        """Return what came of the process, which has ended."""
-        self._let_go()
-        result = read_result(self.cell.folder)
-        if result is not None:
-            return result
-        with self.log.open("rb") as file:
-            file.seek(max(self.log.stat().st_size - 10_000, 0))
-            lines = file.read().decode("utf-8", errors="replace").split("\n")
-        status = self.process.returncode
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        if status == 0:
-            last = f"ended without a sound {RESULT}"
-        elif status < 0:
-            last = f"ended by signal {-status}"
-        return FailedCell(self.cell, last, self.log)
-
-    def end(self) -> None:
-        """End the process and its children."""
-        self._let_go()
-        try:
-            self.process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-    def _let_go(self) -> None:
-        """Close the pipe, which the process does not outlive."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-
-
-def _start(command: Sequence[str], log: IO[Any], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a process in a group of its own, so that Ctrl-C comes to this one only, with a pipe that it watches."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-    )
-
-
-def _environment(slot: int, jobs: int) -> dict[str, str]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # MONAI warns before it runs a config, since a config is code.
-    ignored = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), "ignore:parsing config_file"]))
-    environment = {
-        "OMP_NUM_THREADS": str(max(cores // jobs, 1)),
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for one another give up their core
-        **os.environ,
-        "PYTHONWARNINGS": ignored,
-        "PYTHONUNBUFFERED": "1",  # so that the log has what was written before a kill
-    }
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = [str(k) for k in range(torch.cuda.device_count())] if visible is None else visible.split(",")
-    if torch.cuda.device_count():
-        environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    return environment

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monai_sc.comparison import CellsFailedError, GridCell, read_result, run_cells
+from monai_sc.comparison import CellsFailedError, GridCell, processes, read_result, run_cells
 from monai_sc.data.durable import claim_folder
 
 DRIVER = """
@@ -208,3 +208,30 @@ def test_killed_training_has_failed(tmp_path, control):
     with pytest.raises(CellsFailedError, match=r"grow/noisy/seed-0: ended by signal 9 "):
         run_cells(cells_of(tmp_path / "out", NAMES[:1]), tmp_path / "out", update=lambda: None)
     thread.join()
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [pytest.param(None, ["0", "1", "0"], id="all"), pytest.param("3,5", ["3", "5", "3"], id="those-that-are-given")],
+)
+def test_jobs_take_turns_at_the_gpus(monkeypatch, visible, expected):
+    monkeypatch.setattr(processes.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [processes.job_environment(slot, 3)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == expected
+
+
+@pytest.mark.parametrize(("given", "jobs", "threads"), [(None, 1, "6"), (None, 4, "1"), (None, 9, "1"), ("5", 4, "5")])
+def test_jobs_share_the_cores(monkeypatch, given, jobs, threads):
+    monkeypatch.setattr(processes, "num_cores", lambda: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert processes.job_environment(0, jobs)["OMP_NUM_THREADS"] == threads
+
+
+def test_warnings_that_are_ignored_stay_so(monkeypatch):
+    monkeypatch.setenv("PYTHONWARNINGS", "error::FutureWarning")
+    ignored = processes.job_environment(0, 1)["PYTHONWARNINGS"]
+    assert ignored == "error::FutureWarning,ignore:parsing config_file"
