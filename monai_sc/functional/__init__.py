@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from monai_sc.functional.annotation_error import coarsen_contour, drop_components, shift_boundary, translate_label
+from monai_sc.functional.annotation_error import (
+    coarsen_contour,
+    drop_components,
+    punch_holes,
+    shift_boundary,
+    translate_label,
+)
 from monai_sc.functional.bias import BoundaryBias, boundary_bias, boundary_displacement, grouped_bias
 from monai_sc.functional.calibration import Calibration, calibrate_num_steps
 from monai_sc.functional.confident_learning import ConfidentLearning
@@ -47,6 +53,7 @@ __all__ = [
     "merge_masks",
     "one_against_rest",
     "probabilities_to_logits",
+    "punch_holes",
     "required_validation_size",
     "select_small_loss",
     "shift_boundary",

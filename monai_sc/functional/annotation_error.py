@@ -1,4 +1,4 @@
-"""Annotation errors beside the Markov noise: moved boundaries, missed objects, coarse contours, shifted masks."""
+"""Annotation errors beside the Markov noise: moved boundaries, missed objects, coarse contours, holes, shifts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from monai.config import NdarrayOrTensor
 from monai.utils import convert_to_dst_type
 from scipy import ndimage
 
-from monai_sc.functional.checks import binary_mask, check_spacing, per_channel
+from monai_sc.functional.checks import Range, binary_mask, check_range, check_spacing, per_channel, ranges_per_channel
 
-__all__ = ["coarsen_contour", "drop_components", "shift_boundary", "translate_label"]
+__all__ = ["check_holes", "coarsen_contour", "drop_components", "punch_holes", "shift_boundary", "translate_label"]
 
 
 def shift_boundary(
@@ -85,6 +85,75 @@ def drop_components(label: NdarrayOrTensor, drop_prob: float | Sequence[float], 
         kept = np.append(False, _rng(seed, channel).random(number) >= prob)  # 0 is the background
         left[channel] = kept[components]
     return convert_to_dst_type(left, label)[0]
+
+
+def check_holes(number: Range | Sequence[Range], radius: Range | Sequence[Range]) -> None:
+    """Refuse what :py:func:`punch_holes` does not take.
+
+    Raises:
+        ValueError: when a range is not ``0 <= low <= high``, or ``number`` is not whole.
+    """
+    check_range(number, "number")
+    check_range(radius, "radius")
+    if not np.array_equal(number, np.rint(number)):
+        raise ValueError(f"number must be whole numbers, got {number}.")
+
+
+def punch_holes(
+    label: NdarrayOrTensor,
+    number: Range | Sequence[Range],
+    radius: Range | Sequence[Range],
+    *,
+    spacing: Sequence[float] | None = None,
+    seed: int,
+) -> NdarrayOrTensor:
+    r"""Punch random holes into each channel of ``label`` ``(channels, *spatial)``, none of which touches its boundary.
+
+    A hole is a ball :math:`\{x : d(x, c) \le r\}` whose voxels, and all their neighbours by a face, an edge or a
+    corner, are foreground of ``label``, so that it is enclosed. Its centre :math:`c` is uniform among the voxels where
+    that is so; a hole that fits nowhere is left out. Holes may overlap each other, and channels do not mix.
+
+    Args:
+        label: 0 and 1 only, any dtype.
+        number: ``(low, high)`` of the number of holes, uniform among whole numbers of at least 0; or one pair per
+            channel.
+        radius: ``(low, high)`` of the uniform radius :math:`r` of each hole, at least 0, in voxels, or in the unit of
+            ``spacing``; or one pair per channel.
+        spacing: size of a voxel along each spatial axis, in mm.
+        seed: of this call's own generator; a channel's draw depends on it and on the channel's number only.
+
+    Returns:
+        The label with holes, with the kind, shape and dtype of ``label``, which is not changed.
+
+    Raises:
+        ValueError: when ``label`` is not binary, or a value is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> punch_holes(np.array([[0, 1, 1, 1, 1, 1, 0]]), (1, 1), (1, 1), seed=0).tolist()
+        [[0, 1, 0, 0, 0, 1, 0]]
+    """
+    mask = binary_mask(label)
+    ndim = mask.ndim - 1
+    check_holes(number, radius)
+    sides = np.ones(ndim) if spacing is None else np.asarray(check_spacing(spacing, ndim))
+    grid = np.meshgrid(
+        *(side * np.arange(n) for side, n in zip(sides, mask.shape[1:], strict=True)), indexing="ij", sparse=True
+    )
+    numbers, radii = ranges_per_channel(number, len(mask), "number"), ranges_per_channel(radius, len(mask), "radius")
+    punched = mask.copy()
+    for channel, ((fewest, most), (low, high)) in enumerate(zip(numbers, radii, strict=True)):
+        rng = _rng(seed, channel)
+        enclosed = ndimage.binary_erosion(mask[channel], np.ones((3,) * ndim))  # never at the edge of the image
+        room = ndimage.distance_transform_edt(enclosed, sampling=sides)
+        count = int(rng.integers(int(fewest), int(most), endpoint=True))
+        for r in rng.uniform(low, high, count):
+            centres = np.argwhere(room > r)
+            if len(centres):
+                centre = sides * centres[rng.integers(len(centres))]
+                distance = np.sqrt(sum((x - c) ** 2 for x, c in zip(grid, centre, strict=True)))
+                punched[channel] &= distance > r
+    return convert_to_dst_type(punched, label)[0]
 
 
 def translate_label(label: NdarrayOrTensor, shift: Sequence[float] | Sequence[Sequence[float]]) -> NdarrayOrTensor:

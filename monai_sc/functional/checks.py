@@ -11,16 +11,20 @@ from monai.config import NdarrayOrTensor
 from monai.utils import convert_data_type
 
 __all__ = [
+    "Range",
     "as_array",
     "binary_mask",
     "check_choice",
     "check_image_size",
+    "check_range",
     "check_same_shape",
     "check_spacing",
     "per_channel",
+    "ranges_per_channel",
 ]
 
 T = TypeVar("T")
+Range = tuple[float, float]
 
 
 def as_array(x: NdarrayOrTensor) -> np.ndarray:
@@ -95,6 +99,24 @@ def check_image_size(size: int | Sequence[int], ndim: int, divisor: int = 16) ->
     return [int(n) for n in sizes]
 
 
+def check_range(value: Range | Sequence[Range], name: str) -> None:
+    """Refuse what is neither one range of numbers of at least 0, nor one for each channel.
+
+    Raises:
+        ValueError: when a range is not ``0 <= low <= high``.
+    """
+    try:
+        pairs = np.asarray(value, dtype=np.float64)
+    except ValueError:  # pairs of different lengths
+        pairs = np.zeros(0)
+    if (
+        pairs.shape[-1:] != (2,)
+        or pairs.ndim > 2
+        or not np.all(np.isfinite(pairs[..., 1]) & (pairs[..., 0] >= 0) & (pairs[..., 0] <= pairs[..., 1]))
+    ):
+        raise ValueError(f"{name} must be (low, high) with 0 <= low <= high, or one pair per channel, got {value}.")
+
+
 def check_spacing(spacing: Sequence[float] | None, ndim: int) -> tuple[float, ...] | None:
     """Return ``spacing`` as one positive number per spatial axis, or ``None``.
 
@@ -121,3 +143,12 @@ def per_channel(value: Any, num_channels: int, name: str) -> list[Any]:
     if len(values) != num_channels:
         raise ValueError(f"{name} must be one value or one per channel ({num_channels}), got {len(values)}.")
     return values
+
+
+def ranges_per_channel(value: Range | Sequence[Range], num_channels: int, name: str) -> list[Range]:
+    """Return a range for every channel: one is repeated, a sequence must have one per channel.
+
+    Raises:
+        ValueError: when a sequence has another length.
+    """
+    return per_channel([value] * num_channels if np.ndim(value) == 1 else value, num_channels, name)

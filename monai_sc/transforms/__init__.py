@@ -28,6 +28,7 @@ from monai_sc.transforms.correction import (
     SpatialCorrectionDict,
 )
 from monai_sc.transforms.distance import SignedDistance, SignedDistanceD, SignedDistanced, SignedDistanceDict
+from monai_sc.transforms.inner_holes import RandInnerHoles, RandInnerHolesD, RandInnerHolesd, RandInnerHolesDict
 from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised
 from monai_sc.transforms.load import LoadLabel, LoadLabelD, LoadLabeld, LoadLabelDict
 from monai_sc.transforms.noise import (
@@ -67,6 +68,10 @@ __all__ = [
     "RandDropComponentsD",
     "RandDropComponentsDict",
     "RandDropComponentsd",
+    "RandInnerHoles",
+    "RandInnerHolesD",
+    "RandInnerHolesDict",
+    "RandInnerHolesd",
     "RandLabelNoise",
     "RandLabelNoised",
     "RandMarkovLabelNoise",

@@ -10,7 +10,7 @@ from monai.config import KeysCollection, NdarrayOrTensor
 from typing_extensions import Unpack
 
 from monai_sc.functional.annotation_error import coarsen_contour, drop_components, shift_boundary, translate_label
-from monai_sc.functional.checks import check_choice, per_channel
+from monai_sc.functional.checks import Range, check_choice, check_range, ranges_per_channel
 from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised, slice_axis_of
 
 __all__ = [
@@ -23,8 +23,6 @@ __all__ = [
     "RandTranslateLabel",
     "RandTranslateLabeld",
 ]
-
-Range = tuple[float, float]
 
 
 class RandDilateErodeLabel(RandLabelNoise):
@@ -54,7 +52,7 @@ class RandDilateErodeLabel(RandLabelNoise):
         self, prob: float = 0.1, *, radius: Range | Sequence[Range], **options: Unpack[LabelNoiseOptions]
     ) -> None:
         super().__init__(prob, **options)
-        _check_range(radius, "radius")
+        check_range(radius, "radius")
         self.radius = radius
 
     def noisy_masks(
@@ -136,7 +134,7 @@ class RandCoarsenContour(RandLabelNoise):
         **options: Unpack[LabelNoiseOptions],
     ) -> None:
         super().__init__(prob, **options)
-        _check_range(vertex_distance, "vertex_distance")
+        check_range(vertex_distance, "vertex_distance")
         if np.min(vertex_distance) == 0:
             raise ValueError(f"vertex_distance must be over 0, got {vertex_distance}.")
         self.vertex_distance = vertex_distance
@@ -185,7 +183,7 @@ class RandTranslateLabel(RandLabelNoise):
         **options: Unpack[LabelNoiseOptions],
     ) -> None:
         super().__init__(prob, **options)
-        _check_range(distance, "distance")
+        check_range(distance, "distance")
         self.distance = distance
         self.slice_axis = check_choice(slice_axis, (None, 0, 1, 2), "slice_axis")
 
@@ -305,26 +303,12 @@ class RandTranslateLabeld(RandLabelNoised):
         )
 
 
-def _check_range(value: Range | Sequence[Range], name: str) -> None:
-    try:
-        pairs = np.asarray(value, dtype=np.float64)
-    except ValueError:  # pairs of different lengths
-        pairs = np.zeros(0)
-    if (
-        pairs.shape[-1:] != (2,)
-        or pairs.ndim > 2
-        or not np.all(np.isfinite(pairs[..., 1]) & (pairs[..., 0] >= 0) & (pairs[..., 0] <= pairs[..., 1]))
-    ):
-        raise ValueError(f"{name} must be (low, high) with 0 <= low <= high, or one pair per channel, got {value}.")
-
-
 def _lengths(
     value: Range | Sequence[Range], channels: int, name: str, seed: int
 ) -> list[tuple[float, np.random.Generator]]:
     """Return for each channel a length that is drawn uniformly from its range, and the generator for more draws."""
-    pairs = [value] * channels if np.ndim(value) == 1 else value
     drawn = []
-    for channel, (low, high) in enumerate(per_channel(pairs, channels, name)):
+    for channel, (low, high) in enumerate(ranges_per_channel(value, channels, name)):
         rng = np.random.default_rng([seed, channel])
         drawn.append((rng.uniform(low, high), rng))
     return drawn

@@ -8,12 +8,13 @@ import torch
 from monai.data import MetaTensor
 from scipy import ndimage
 
-from monai_sc.functional import coarsen_contour, drop_components, translate_label
+from monai_sc.functional import coarsen_contour, drop_components, punch_holes, translate_label
 
 CHANGES = [
     pytest.param(lambda x: drop_components(x, 0.5, seed=1), id="drop"),
     pytest.param(lambda x: translate_label(x, [1] * (x.ndim - 1)), id="translate"),
     pytest.param(lambda x: coarsen_contour(x, 5.0, seed=1), id="coarsen"),
+    pytest.param(lambda x: punch_holes(x, (2, 2), (0, 0), seed=1), id="holes"),
 ]
 
 
@@ -72,6 +73,84 @@ class TestDropComponents:
     def test_refused(self, prob):
         with pytest.raises(ValueError, match=r"drop_prob must be a probability in \[0, 1\]"):
             drop_components(blobs(0), prob, seed=0)
+
+
+class TestPunchHoles:
+    HAND = [
+        pytest.param([0, 1, 1, 1, 1, 1, 0], 1, [0, 1, 0, 0, 0, 1, 0], id="one-place"),
+        pytest.param([0, 1, 1, 1, 0, 0, 0], 0.5, [0, 1, 0, 1, 0, 0, 0], id="one-voxel"),
+        pytest.param([0, 1, 1, 1, 1, 0, 0], 1, [0, 1, 1, 1, 1, 0, 0], id="fits-nowhere"),
+        pytest.param([1, 1, 1, 0, 0, 0, 0], 0, [1, 0, 1, 0, 0, 0, 0], id="the-edge-of-the-image-is-a-boundary"),
+        pytest.param([1, 1, 1, 1, 1, 1, 1], 2, [1, 0, 0, 0, 0, 0, 1], id="full"),
+    ]
+
+    @pytest.mark.parametrize(("label", "radius", "expected"), HAND)
+    def test_by_hand(self, label, radius, expected):
+        for seed in range(3):
+            assert punch_holes(np.array([label]), (1, 1), (radius, radius), seed=seed).tolist() == [expected]
+
+    def test_a_hole_is_a_ball_that_no_corner_of_the_background_touches(self):
+        label = np.zeros((1, 9, 9), dtype=np.uint8)
+        label[0, 1:8, 1:8] = 1
+        label[0, 1, 1] = 0  # so that the voxel (2, 2) touches the background by a corner only
+        places = {tuple(np.argwhere(label[0] != punch_holes(label, (1, 1), (0, 0), seed=s)[0])[0]) for s in range(300)}
+        assert places == {(i, j) for i in range(2, 7) for j in range(2, 7)} - {(2, 2)}
+        hole = (label != punch_holes(label, (1, 1), (1.5, 1.5), seed=0))[0]
+        assert hole.sum() == 9
+
+    @pytest.mark.parametrize("shape", [(60, 70), (24, 26, 28)], ids=["2d", "3d"])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_holes_are_enclosed_and_channels_do_not_mix(self, shape, seed):
+        label = blobs(seed, shape)
+        number, radius = ((0, 3), (4, 9)), ((1, 2), (0, 1.5))
+        punched = punch_holes(label, number, radius, seed=seed)
+        assert np.any(punched[1] != label[1])
+        for channel, (mask, left) in enumerate(zip(label, punched, strict=True)):
+            hole = mask & ~left
+            assert not np.any(left & ~mask)
+            beyond = np.pad(hole, 1)
+            around = ndimage.binary_dilation(beyond, np.ones((3,) * mask.ndim)) & ~beyond
+            assert np.pad(left, 1)[around].all()
+            assert ndimage.label(hole)[1] <= number[channel][1]
+        first = punch_holes(label[:1], number[:1], radius[:1], seed=seed)
+        assert np.array_equal(first[0], punched[0])
+
+    def test_number_and_radius_are_uniform(self):
+        label = np.ones((1, 200, 200), dtype=np.uint8)
+        numbers, areas = [], []
+        for seed in range(150):
+            components, count = ndimage.label(1 - punch_holes(label, (0, 2), (2, 8), seed=seed)[0])
+            numbers.append(count)
+            areas += np.bincount(components.ravel())[1:].tolist() if count == 1 else []
+        assert np.mean(numbers) == pytest.approx(1, abs=4.5 * math.sqrt(2 / 3 / 150))
+        radii = np.sqrt(np.array(areas) / math.pi)
+        assert radii.mean() == pytest.approx(5, abs=4.5 * math.sqrt(3 / len(radii)))
+        assert radii.min() < 3 < 7 < radii.max()
+
+    def test_radii_are_in_the_unit_of_spacing(self):
+        label = np.ones((1, 40, 80), dtype=bool)
+        hole = np.argwhere(~punch_holes(label, (1, 1), (6, 6), spacing=(2, 1), seed=0)[0])
+        assert np.ptp(hole, axis=0).tolist() == [6, 12]
+
+    def test_the_seed_decides(self):
+        label = blobs(0)
+        first, same, other = (punch_holes(label, (3, 6), (0, 2), seed=seed) for seed in (3, 3, 4))
+        assert np.array_equal(first, same)
+        assert not np.array_equal(first, other)
+
+    REFUSED = [
+        pytest.param({"number": (2, 1)}, r"number must be \(low, high\) with 0 <= low <= high", id="number"),
+        pytest.param({"number": (0.5, 1)}, r"number must be whole numbers, got \(0\.5, 1\)\.$", id="half-a-hole"),
+        pytest.param({"number": [(1, 2)] * 3}, r"number must be one value or one per channel \(2\), got 3", id="three"),
+        pytest.param({"radius": (-1, 1)}, r"radius must be \(low, high\) with 0 <= low <= high", id="radius"),
+        pytest.param({"spacing": (1, 0)}, "spacing must be 2 positive numbers", id="spacing"),
+        pytest.param({"seed": -1}, "seed must be at least 0, got -1", id="seed"),
+    ]
+
+    @pytest.mark.parametrize(("options", "message"), REFUSED)
+    def test_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            punch_holes(blobs(0), **{"number": (1, 2), "radius": (1, 2), "seed": 0, **options})
 
 
 class TestTranslate:

@@ -14,6 +14,7 @@ from monai_sc.functional import (
     drop_components,
     markov_label_noise,
     merge_masks,
+    punch_holes,
     split_label_map,
     translate_label,
 )
@@ -24,6 +25,8 @@ from monai_sc.transforms import (
     RandDilateErodeLabel,
     RandDropComponents,
     RandDropComponentsd,
+    RandInnerHoles,
+    RandInnerHolesd,
     RandMarkovLabelNoise,
     RandMarkovLabelNoised,
     RandTranslateLabel,
@@ -36,6 +39,7 @@ MAPS = [
     pytest.param(RandDilateErodeLabel, {"radius": (1, 3)}, id="dilate-erode"),
     pytest.param(RandDropComponents, {"drop_prob": 0.5}, id="drop"),
     pytest.param(RandCoarsenContour, {"vertex_distance": (5, 9), "slice_axis": 0}, id="coarsen"),
+    pytest.param(RandInnerHoles, {"number": (3, 3), "radius": (0, 0.9)}, id="holes"),
     pytest.param(RandTranslateLabel, {"distance": (1, 3), "slice_axis": 0}, id="translate"),
 ]
 
@@ -203,9 +207,30 @@ def test_dropped_components_are_those_of_the_function():
     assert np.array_equal(dictionary({"label": label})["label"], noisy)
 
 
+def test_holes_are_those_of_the_function_and_background_in_a_map():
+    label = np.zeros((2, 30, 30), dtype=np.uint8)
+    label[:, 4:26, 4:26] = 1
+    options = {"number": ((1, 3), (5, 5)), "radius": ((2, 4), (1, 2))}
+    noise = RandInnerHoles(1.0, **options).set_random_state(0)
+    noisy = noise(label)
+    assert np.array_equal(noisy, punch_holes(label, **options, seed=noise.seed))
+    dictionary = RandInnerHolesd("label", 1.0, **options).set_random_state(0)
+    assert np.array_equal(dictionary({"label": label})["label"], noisy)
+    in_mm = RandInnerHoles(1.0, number=(1, 1), radius=(6, 6), unit="mm").set_random_state(0)
+    hole = np.argwhere(np.asarray(in_mm(as_meta(label[:1], (2.0, 1.0)))) != label[:1])[:, 1:]
+    assert np.ptp(hole, axis=0).tolist() == [6, 12]
+    values = np.where(label_map((60, 60)) == 0, 9, label_map((60, 60)))
+    noisy = np.asarray(
+        RandInnerHoles(1.0, number=(2, 2), radius=(1, 2), classes=[2], background=9).set_random_state(0)(values)
+    )
+    assert set(values[noisy != values]) == {2}
+    assert set(noisy[noisy != values]) == {9}
+
+
 @pytest.mark.parametrize(
     ("transform", "options", "message"),
     [
+        pytest.param(RandInnerHoles, {"number": 3, "radius": (1, 2)}, r"number must be \(low, high\)", id="number"),
         pytest.param(
             RandDropComponents, {"drop_prob": 2}, r"drop_prob must be a probability in \[0, 1\], got 2", id="p"
         ),

@@ -20,6 +20,8 @@ from monai_sc.transforms import (
     RandCoarsenContourd,
     RandDilateErodeLabel,
     RandDilateErodeLabeld,
+    RandInnerHoles,
+    RandInnerHolesd,
     RandMarkovLabelNoise,
     RandMarkovLabelNoised,
     RandTranslateLabel,
@@ -29,12 +31,14 @@ from monai_sc.transforms import (
 NOISE = {"num_steps": 3, "expansion_prob": 0.6, "march_prob": 0.5, "flip_prob": 0.02}
 RADIUS = {"radius": (1, 3)}
 VERTICES = {"vertex_distance": (4, 9), "slice_axis": 0}
+HOLES = {"number": (2, 4), "radius": (0, 1)}
 TRANSLATION = {"distance": (1.5, 4), "slice_axis": 0}
 FIXED = pytest.param(MarkovLabelNoised, NOISE, id="MarkovLabelNoised")
 RANDOM = [
     pytest.param(RandMarkovLabelNoised, {"prob": 1.0, **NOISE}, id="RandMarkovLabelNoised"),
     pytest.param(RandDilateErodeLabeld, {"prob": 1.0, **RADIUS}, id="RandDilateErodeLabeld"),
     pytest.param(RandCoarsenContourd, {"prob": 1.0, **VERTICES}, id="RandCoarsenContourd"),
+    pytest.param(RandInnerHolesd, {"prob": 1.0, **HOLES}, id="RandInnerHolesd"),
     pytest.param(RandTranslateLabeld, {"prob": 1.0, **TRANSLATION}, id="RandTranslateLabeld"),
 ]
 DICTIONARY = [FIXED, *RANDOM]
@@ -42,6 +46,7 @@ RANDOM_ARRAY = [
     pytest.param(RandMarkovLabelNoise, {"prob": 1.0, **NOISE}, id="RandMarkovLabelNoise"),
     pytest.param(RandDilateErodeLabel, {"prob": 1.0, **RADIUS}, id="RandDilateErodeLabel"),
     pytest.param(RandCoarsenContour, {"prob": 1.0, **VERTICES}, id="RandCoarsenContour"),
+    pytest.param(RandInnerHoles, {"prob": 1.0, **HOLES}, id="RandInnerHoles"),
     pytest.param(RandTranslateLabel, {"prob": 1.0, **TRANSLATION}, id="RandTranslateLabel"),
 ]
 
