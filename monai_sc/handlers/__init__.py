@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monai_sc.handlers.clean_pretraining import CleanPretrainingHandler
+from monai_sc.handlers.confidence import ConfidenceHandler, WatchedVoxel
 from monai_sc.handlers.confident_learning import ConfidentLearningHandler
 from monai_sc.handlers.critical_gradient import CriticalGradientHandler
 from monai_sc.handlers.early_learning import EarlyLearningTargetHandler
@@ -13,6 +14,7 @@ from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionH
 
 __all__ = [
     "CleanPretrainingHandler",
+    "ConfidenceHandler",
     "ConfidentLearningHandler",
     "CriticalGradientHandler",
     "EarlyLearningTargetHandler",
@@ -22,4 +24,5 @@ __all__ = [
     "ResumeHandler",
     "RoundEvents",
     "SpatialCorrectionHandler",
+    "WatchedVoxel",
 ]
