@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monai_sc.comparison import ablations
 from monai_sc.comparison.cells import CellResult, GridCell, cell_of_bundle, read_result
 from monai_sc.comparison.comparison import compare
 from monai_sc.comparison.grid import ComparedBundle, find_method, grid_cells
@@ -24,6 +25,7 @@ __all__ = [
     "GridCell",
     "GridProgress",
     "Run",
+    "ablations",
     "cell_of_bundle",
     "compare",
     "find_method",

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.ndimage import uniform_filter
 
-__all__ = ["BOUNDARY_COLOURS", "draw_boundaries", "plot_correction"]
+__all__ = ["BOUNDARY_COLOURS", "draw_boundaries", "line_style", "plot_correction"]
 
 BOUNDARY_COLOURS = {"clean": "#56B4E9", "given": "#D55E00", "corrected": "#F0E442"}
 """Sky blue, vermillion and yellow of the Okabe-Ito palette: apart on grey for every kind of colour vision."""
@@ -112,7 +112,7 @@ def _draw_bias(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Se
             yerr=error,
             capsize=3,
             label=name,
-            **_style(k),
+            **line_style(k),
         )
     axes.set_title("Boundary bias on the clean cases, in voxels", fontsize=11)
     axes.set_ylabel("too large  ←  bias  →  too small")
@@ -125,7 +125,7 @@ def _draw_bias(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Se
 def _draw_dice(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Sequence[str]) -> None:
     rounds = [record["round"] for record in history]
     for k, name in enumerate(class_names):
-        axes.plot(rounds, [record["clean_dice"][k] for record in history], label=name, **_style(k))
+        axes.plot(rounds, [record["clean_dice"][k] for record in history], label=name, **line_style(k))
     axes.set_title("Dice of the predictions on the clean cases", fontsize=11)
     axes.set_ylabel("Dice")
     axes.set_xticks(rounds, [f"round {r}" for r in rounds])
@@ -134,7 +134,8 @@ def _draw_dice(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Se
     axes.legend(fontsize=9)
 
 
-def _style(k: int) -> dict[str, Any]:
+def line_style(k: int) -> dict[str, Any]:
+    """Return the style of the ``k``-th line of a chart, for ``plot``."""
     return {
         "color": CLASS_COLOURS[k % len(CLASS_COLOURS)],
         "marker": CLASS_MARKERS[k % len(CLASS_MARKERS)],

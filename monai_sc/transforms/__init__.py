@@ -41,6 +41,7 @@ from monai_sc.transforms.noise import (
     RandMarkovLabelNoised,
     RandMarkovLabelNoiseDict,
     noise_preset,
+    with_steps,
 )
 
 __all__ = [
@@ -91,4 +92,5 @@ __all__ = [
     "SpatialCorrectionDict",
     "SpatialCorrectiond",
     "noise_preset",
+    "with_steps",
 ]

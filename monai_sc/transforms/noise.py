@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
+import numpy as np
 from monai.config import KeysCollection, NdarrayOrTensor
 from monai.transforms import MapTransform, Transform
 from typing_extensions import Unpack
@@ -21,6 +23,7 @@ __all__ = [
     "RandMarkovLabelNoise",
     "RandMarkovLabelNoised",
     "noise_preset",
+    "with_steps",
 ]
 
 
@@ -226,6 +229,33 @@ def noise_preset(name: str, prob: float = 1.0, *, structure: str | None = None, 
     kind = {"markov": RandMarkovLabelNoise, "dilate_erode": RandDilateErodeLabel}[preset.kind]
     transform: RandLabelNoise = kind(prob, **{**preset.parameters, **options})
     return transform
+
+
+def with_steps(noise: RandMarkovLabelNoise, num_steps: int) -> RandMarkovLabelNoise:
+    """Return a Markov noise that is stronger or weaker: with another number of steps.
+
+    Args:
+        noise: which stays as it is.
+        num_steps: of the channel with most of them, at least 0; those of the others change in proportion.
+
+    Raises:
+        TypeError: when ``noise`` is another noise, which has no steps.
+        ValueError: when ``num_steps`` is under 0, or ``noise`` has no step.
+
+    Example:
+        >>> with_steps(noise_preset("jsrt-expand"), 240).parameters["num_steps"]
+        [240, 240, 133]
+    """
+    if not isinstance(noise, RandMarkovLabelNoise):
+        raise TypeError(f"noise must be a RandMarkovLabelNoise, got {type(noise).__name__}, which has no steps.")
+    own = noise.parameters["num_steps"]
+    most = int(np.max(own))
+    if num_steps < 0 or not most:
+        raise ValueError(f"num_steps must be at least 0, of a noise with a step or more, got {num_steps} and {own}.")
+    scaled = np.rint(np.multiply(own, num_steps / most)).astype(int).tolist()
+    changed = deepcopy(noise)
+    changed.parameters = {**noise.parameters, "num_steps": scaled}
+    return changed
 
 
 MarkovLabelNoiseD = MarkovLabelNoiseDict = MarkovLabelNoised

@@ -31,6 +31,7 @@ from monai_sc.transforms import (
     RandMarkovLabelNoised,
     RandTranslateLabel,
     noise_preset,
+    with_steps,
 )
 
 NOISE = {"num_steps": 5, "expansion_prob": 0.7, "march_prob": 0.5}
@@ -306,3 +307,41 @@ def test_an_affine_without_sizes_is_refused(spacing):
     volume = np.zeros((1, 4, 5, 6), dtype=np.uint8)
     with pytest.raises(ValueError, match="spacing must be 3 positive numbers"):
         RandMarkovLabelNoise(1.0, in_plane=True, **NOISE)(as_meta(volume, spacing))
+
+
+class TestSteps:
+    @pytest.mark.parametrize(
+        ("steps", "most", "expected"),
+        [
+            pytest.param(70, 35, 35, id="one-number"),
+            pytest.param((180, 180, 100), 240, [240, 240, 133], id="in-proportion"),
+            pytest.param((70, 40), 70, [70, 40], id="as-it-was"),
+            pytest.param((70, 40), 0, [0, 0], id="none"),
+        ],
+    )
+    def test_the_longest_has_that_many_and_the_others_follow(self, steps, most, expected):
+        noise = RandMarkovLabelNoise(0.5, num_steps=steps, expansion_prob=0.8, march_prob=0.1, unit="mm")
+        changed = with_steps(noise, most)
+        assert changed.parameters == {"num_steps": expected, "expansion_prob": 0.8, "march_prob": 0.1}
+        assert (changed.prob, changed.unit) == (0.5, "mm")
+        assert noise.parameters["num_steps"] == steps
+
+    def test_more_steps_change_more_voxels(self):
+        label = np.zeros((1, 60, 60), dtype=np.uint8)
+        label[0, 20:40, 20:40] = 1
+        noise = RandMarkovLabelNoise(1.0, num_steps=10, expansion_prob=0.8, march_prob=0.2)
+        changed = [
+            np.sum(np.asarray(with_steps(noise, steps).set_random_state(0)(label)) != label) for steps in (0, 10, 30)
+        ]
+        assert changed[0] == 0 < changed[1] < changed[2]
+
+    def test_what_has_no_steps_is_refused(self):
+        with pytest.raises(
+            TypeError, match="noise must be a RandMarkovLabelNoise, got RandDilateErodeLabel, which has"
+        ):
+            with_steps(RandDilateErodeLabel(1.0, radius=(1, 2)), 10)
+        with pytest.raises(ValueError, match="num_steps must be at least 0, of a noise with a step or more, got -1"):
+            with_steps(noise_preset("jsrt-expand"), -1)
+        none = RandMarkovLabelNoise(1.0, num_steps=0, expansion_prob=0.8, march_prob=0.2)
+        with pytest.raises(ValueError, match="of a noise with a step or more, got 5 and 0"):
+            with_steps(none, 5)

@@ -1,0 +1,180 @@
+"""What the ablations have in common: trainings of one bundle that differ in one thing, a table and a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from monai_sc.comparison.cells import RESULT, GridCell, cell_of_bundle, read_result
+from monai_sc.comparison.grid import CLEAN_CASES, SHIPPED_CONFIGS, WITHOUT_CLEAN_CASES, ComparedBundle, find_method
+from monai_sc.comparison.progress import GridProgress
+from monai_sc.comparison.runner import claimed, run_cells
+from monai_sc.comparison.settings import settle
+from monai_sc.correction.state import plain
+from monai_sc.data.durable import replace_synced
+
+__all__ = ["ABLATION_CONFIGS", "Ablation", "Setup", "run_ablation", "scores_of"]
+
+ABLATION_CONFIGS = SHIPPED_CONFIGS / "ablations"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all trainings of an ablation share.
+
+    Attributes:
+        bundle: that is trained.
+        out: folder of the ablation.
+        dataset_dir: of the bundle's data.
+        seeds: of noise and training.
+        noise: id under ``noises`` of the bundle.
+        quick: the smaller setting of the bundle.
+        overrides: values of ids of the configs.
+    """
+
+    bundle: ComparedBundle
+    out: Path
+    dataset_dir: Path
+    seeds: Sequence[int] = (0,)
+    noise: str = "markov_expand"
+    quick: bool = False
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def folder_of(self, name: str) -> Path:
+        """Return the folder of the cell of a name."""
+        return self.out / "cells" / name
+
+    def cell(
+        self,
+        method: str,
+        seed: int,
+        axis: str,
+        value: int | str,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        configs: Sequence[Path] = (),
+        with_clean: bool = False,
+    ) -> GridCell:
+        """Return one training.
+
+        Args:
+            method: name of a method, or the path of its config.
+            seed: of noise and training.
+            axis: name of what is varied.
+            value: of it.
+            changes: values of ids of the configs.
+            configs: that are merged over that of the method.
+            with_clean: the method learns from the clean cases first, as the compared ones do in the paper.
+        """
+        name, config = find_method(method)
+        title = f"{axis}-{value}/{name}/seed-{seed}"
+        first = [CLEAN_CASES] if with_clean and name not in WITHOUT_CLEAN_CASES else []
+        parts = (self.bundle.train_file, config, *first, *configs)
+        fixed = {"dataset_dir": self.dataset_dir.resolve(), "noise": self.noise, "seed": seed}
+        return cell_of_bundle(
+            self.bundle.folder,
+            self.folder_of(title),
+            name=title,
+            labels={axis: value, "method": name, "seed": seed},
+            configs=parts,
+            overrides=fixed | ({"quick": True} if self.quick else {}) | dict(self.overrides) | dict(changes or {}),
+            resumes=self.bundle.resumes(parts),
+        )
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """An ablation: its trainings, and what is made of those that are done.
+
+    Attributes:
+        name: of its files.
+        axis: name of what is varied, a label of each cell.
+        cells: its trainings.
+        row: returns what is kept of a cell that is done, as JSON types, beside its labels.
+        table: of the rows.
+        draw: the picture of the rows.
+        settings: beyond those of the setup that all its cells share.
+    """
+
+    name: str
+    axis: str
+    cells: Sequence[GridCell]
+    row: Callable[[GridCell], dict[str, Any]]
+    table: Callable[[Sequence[Mapping[str, Any]]], Table]
+    draw: Callable[[Sequence[Mapping[str, Any]]], Figure]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what is known of each cell that is done, its name as ``cell``, in the order of the cells."""
+        done = [cell for cell in self.cells if read_result(cell.folder) is not None]
+        return [{"cell": cell.name} | dict(cell.labels) | self.row(cell) for cell in done]
+
+
+def run_ablation(setup: Setup, ablation: Ablation, *, jobs: int = 1, progress: bool = True) -> list[dict[str, Any]]:
+    """Run the trainings that are not done, and return the rows of all.
+
+    ``NAME.json`` and ``NAME.png`` in the folder are written again after each training. A call that was stopped goes on
+    when it is made again.
+
+    Args:
+        setup: of the ablation.
+        ablation: whose cells are run.
+        jobs: trainings at the same time.
+        progress: whether to show it.
+
+    Raises:
+        ValueError: when the folder has other settings, or an id of the overrides is in no config.
+        CellsFailedError: at the end, when trainings have failed.
+    """
+    rows: list[dict[str, Any]] = []
+    settings = {
+        "ablation": ablation.name,
+        "bundle": setup.bundle.name,
+        "bundle_version": setup.bundle.version,
+        "dataset_dir": str(setup.dataset_dir.resolve()),
+        "noise": setup.noise,
+        "quick": setup.quick,
+        "overrides": dict(setup.overrides),
+        "monai_sc": version("monai-sc"),
+        **ablation.settings,
+    }
+
+    def update() -> None:
+        rows[:] = ablation.rows()
+        if rows:
+            content = {"settings": settings, "rows": rows}
+            replace_synced(setup.out / f"{ablation.name}.json", json.dumps(plain(content, nan=False), indent=2) + "\n")
+            partial = setup.out / f".{ablation.name}.png"
+            ablation.draw(rows).savefig(partial, dpi=110, format="png")
+            partial.replace(setup.out / f"{ablation.name}.png")
+
+    with claimed(setup.out), ExitStack() as stack:
+        settle(setup.out / "settings.json", settings)
+        watcher = None
+        if progress:
+            watcher = stack.enter_context(GridProgress(ablation.cells, columns=ablation.axis, jobs=jobs))
+        run_cells(ablation.cells, setup.out, jobs=jobs, watcher=watcher, update=update)
+    return rows
+
+
+def scores_of(cell: GridCell) -> dict[str, Any]:
+    """Return what every ablation keeps of a cell that is done: ``classes``, ``test_dice`` and ``label_dice`` by class.
+
+    ``label_dice`` is that of the labels that the network learnt from in the end, empty where clean ones are not known.
+    """
+    content = json.loads((cell.folder / RESULT).read_text(encoding="utf-8"))
+    scores, labels = np.array(content["dice"], dtype=np.float64), content.get("label_dice", {})
+    return {
+        "classes": content["classes"],
+        "test_dice": np.nanmean(scores, axis=0).tolist(),
+        "label_dice": labels.get("corrected", labels.get("given", [])),
+    }
