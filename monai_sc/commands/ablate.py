@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from monai_sc.commands.compare import _override, _seeds
+from monai_sc.commands.common import override, seeds
 from monai_sc.comparison.ablations import (
     Ablation,
     Setup,
@@ -73,11 +73,11 @@ def _add(kinds: Any, name: str, make: Callable[[Setup, argparse.Namespace], Abla
     parser.add_argument("--bundle", metavar="DIR", required=True, help="folder of the bundle")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results, new or to go on with")
     parser.add_argument("--dataset-dir", metavar="DIR", help="data of the bundle (default: data in its folder)")
-    parser.add_argument("--seeds", metavar="N", type=_seeds, default=[0], help="how many, or which: 0,3,5 (1)")
+    parser.add_argument("--seeds", metavar="N", type=seeds, default=[0], help="how many, or which: 0,3,5 (1)")
     parser.add_argument("--quick", action="store_true", help="the smaller setting of the bundle")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trainings at the same time (1)")
     parser.add_argument(
-        "--set", metavar="ID=VALUE", type=_override, action="append", default=[], help="of the configs; may be repeated"
+        "--set", metavar="ID=VALUE", type=override, action="append", default=[], help="of the configs; may be repeated"
     )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     # which the command has too, before the name

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from monai_sc.commands.common import override, seeds
 from monai_sc.comparison import compare
 from monai_sc.comparison.grid import METHODS
 from monai_sc.comparison.summary import MEAN
@@ -47,7 +48,7 @@ def add_compare(commands: Any) -> argparse.ArgumentParser:
         "--methods", metavar="NAMES", type=_names, default=list(METHODS), help="names or .json files, or all (all)"
     )
     parser.add_argument("--noise", metavar="NAMES", type=_names, help="noises of the bundle (default: its own choice)")
-    parser.add_argument("--seeds", metavar="N", type=_seeds, default=[0], help="how many, or which: 0,3,5 (1)")
+    parser.add_argument("--seeds", metavar="N", type=seeds, default=[0], help="how many, or which: 0,3,5 (1)")
     parser.add_argument("--quick", action="store_true", help="the smaller setting of the bundle")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trainings at the same time (1)")
     parser.add_argument(
@@ -58,7 +59,7 @@ def add_compare(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--against", metavar="NAME", default="sc", help="the method that others are compared with (sc)")
     parser.add_argument(
-        "--set", metavar="ID=VALUE", type=_override, action="append", default=[], help="of the configs; may be repeated"
+        "--set", metavar="ID=VALUE", type=override, action="append", default=[], help="of the configs; may be repeated"
     )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     parser.set_defaults(run=_compare, when_stopped="what is done is kept, and the same command goes on")
@@ -67,20 +68,6 @@ def add_compare(commands: Any) -> argparse.ArgumentParser:
 
 def _names(text: str) -> list[str]:
     return list(METHODS) if text == "all" else [name for name in text.split(",") if name]
-
-
-def _seeds(text: str) -> list[int]:
-    numbers = [int(part) for part in text.split(",")]
-    if min(numbers) < 0 or (numbers == [0] and "," not in text):
-        raise argparse.ArgumentTypeError(f"must be at least 1, or seeds between commas, got {text}")
-    return numbers if "," in text else list(range(numbers[0]))
-
-
-def _override(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not (name and sign):
-        raise argparse.ArgumentTypeError(f"must be ID=VALUE, got {text}")
-    return name, value
 
 
 def _compare(arguments: argparse.Namespace) -> None:
