@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +61,7 @@ def main():
     try:
         status = comparison.wait(timeout=60 * arguments.minutes)
     except subprocess.TimeoutExpired:
-        comparison.send_signal(signal.SIGINT)
+        comparison.terminate()
         comparison.wait()
         sys.exit(f"Stopped after {arguments.minutes:g} minutes; the same command goes on.")
     sys.exit(status)

@@ -159,7 +159,15 @@ def pids(control):
     return [int(file.name[4:]) for file in control.glob("pid-*")]
 
 
-def test_stopped_run_leaves_no_process(tmp_path, control):
+@pytest.fixture
+def interruptible():
+    """Let SIGINT raise, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_stopped_run_leaves_no_process(tmp_path, control, interruptible):
     (control / "wait").touch()
 
     def stop():

@@ -222,13 +222,13 @@ def _simulate_case(job: CaseJob) -> tuple[dict[str, Any], Path]:
         "classes": [round(c) if abs(c - round(c)) < TOLERANCE else c for c in classes],
     }
     labels = [int(c) for c in classes] if is_map else [1] * len(classes)
-    compared = [compare(label[0] == value, noisy[0] == value, clean.spacing) for value in labels]
+    compared = [_differences(label[0] == value, noisy[0] == value, clean.spacing) for value in labels]
     for key in ("dice", "displacement_voxels", "displacement_mm", "voxels_changed"):
         entry[key] = [result[key] for result in compared]
     return entry, staged
 
 
-def compare(clean: np.ndarray, noisy: np.ndarray, spacing: Sequence[float] | None) -> Mapping[str, Any]:
+def _differences(clean: np.ndarray, noisy: np.ndarray, spacing: Sequence[float] | None) -> Mapping[str, Any]:
     """Return Dice, the mean displacement of the boundary and the number of voxels that differ, of two boolean masks.
 
     Dice is ``None`` where both are empty, a displacement where one has no boundary, that in mm without ``spacing``.
