@@ -24,7 +24,7 @@ def plot_comparison(summary: Mapping[str, Any], title: str) -> Figure:
     """Return a figure with one panel per noise: the total Dice of each method, its interval, its seeds.
 
     Args:
-        summary: see :py:func:`monai_sc.comparison.summary.summarise`.
+        summary: see :py:func:`monai_sc.comparison.summarise`.
         title: of the figure.
     """
     noises = summary["noises"]

@@ -61,7 +61,7 @@ def summarise(
     Each method has Dice by class, the mean over seeds of the means over cases, with its standard deviation over seeds
     (nan for one seed); the 95 % interval of its total over test cases; and its difference from the method ``against``:
     the Dice of each case is averaged over the seeds that both have, and the cases are resampled in pairs
-    (:py:func:`monai_sc.comparison.significance.paired_difference`). p-values are adjusted for the number of methods of
+    (:py:func:`monai_sc.comparison.paired_difference`). p-values are adjusted for the number of methods of
     a noise.
 
     Args:

@@ -31,7 +31,7 @@ def write_tables(
     Args:
         out: folder.
         runs: of the comparison.
-        summary: of them, from :py:func:`monai_sc.comparison.summary.summarise`.
+        summary: of them, from :py:func:`monai_sc.comparison.summarise`.
         settings: of the comparison; ``bundle`` is its title.
         paper_size: of the paper's images, if it is known.
     """
@@ -57,7 +57,7 @@ def markdown(summary: Mapping[str, Any], title: str, *, paper_size: Sequence[int
     """Return a Markdown table for each noise, the best value of a column in bold; no noise is no competitor.
 
     Args:
-        summary: see :py:func:`monai_sc.comparison.summary.summarise`.
+        summary: see :py:func:`monai_sc.comparison.summarise`.
         title: of the page.
         paper_size: of the paper's images, if it is known.
     """

@@ -63,8 +63,8 @@ class AsTwoProcesses(torch.utils.data.Sampler):
         return len(self.dataset)
 
 
-def write_cases(folder, number, shift, prefix):
-    """Write discs whose labels are dilated, and return the case list."""
+def write_cases(folder, number, shifts, prefix):
+    """Write discs whose labels are dilated, by one of the shifts after the other, and return the case list."""
     folder.mkdir(parents=True, exist_ok=True)
     cases = []
     y, x = np.mgrid[:SIZE, :SIZE]
@@ -72,7 +72,7 @@ def write_cases(folder, number, shift, prefix):
         distances = np.stack([r + k % 3 - np.hypot(y - 16 - k % 2, x - 15) for r in (9, 5)]).astype(np.float32)
         case = {"id": f"{prefix}{k}", "image": [], "label": []}
         for name, distance in zip(CLASSES, distances, strict=True):
-            label = shift_boundary((distance >= 0).astype(np.uint8)[None], shift)[0]
+            label = shift_boundary((distance >= 0).astype(np.uint8)[None], shifts[k % len(shifts)])[0]
             for kind, array in (("image", distance), ("label", label)):
                 file = folder / f"{prefix}{k}_{name}_{kind}.nii.gz"
                 if not file.exists():
@@ -91,7 +91,9 @@ def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batche
     """Return the trainer, the handler and the store of a run; what is random in it needs one number of processes."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     set_determinism(0)
-    cases, clean = write_cases(data, 8, 4.0, "case"), write_cases(data, 5, 0.0, "clean")
+    # Confident learning finds what differs between the folds, which take every second case.
+    shifts = [0.0, 4.0] if confident else [4.0]
+    cases, clean = write_cases(data, 8, shifts, "case"), write_cases(data, 5, [0.0], "clean")
     store = LabelStore(out / "labels", cases, class_names=CLASSES, config_version="1.2.3")
     image = LoadImaged("image", image_only=True, ensure_channel_first=True)
     label = [LoadLabeld("label"), SelectItemsd(["id", "image", "label"])]
