@@ -206,6 +206,6 @@ def test_bundle_runs_as_monai_runs_it(bundle, tmp_path, monkeypatch):
 
 
 def test_help_has_an_example(capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"^0$"):
         command_line.main(["compare", "--help"])
     assert "example:\n  python -m monai_sc compare --bundle" in capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_damaged_result_is_no_result(tmp_path, control, started, content):
 def test_only_a_method_that_resumes_finds_what_it_left(tmp_path, control, resumes, left):
     cells = cells_of(tmp_path / "out", NAMES[:1], resumes)
     (control / "fail").write_text("grow")
-    with pytest.raises(CellsFailedError):
+    with pytest.raises(CellsFailedError, match=r"^1 of 1 cells failed:\n  grow"):
         run_cells(cells, tmp_path / "out", update=lambda: None)
     (control / "fail").unlink()
     run_cells(cells, tmp_path / "out", update=lambda: None)
