@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from monai.engines import Evaluator, Trainer
 from monai_sc.correction.state import plain
 from monai_sc.data.durable import sync_folder, write_synced
 from monai_sc.data.label_store import LabelStore
-from monai_sc.parallel import gather_items, is_main, rank, world_size
+from monai_sc.parallel import gather, is_main
 from monai_sc.reports.run import label_dice
 
 __all__ = ["RESULT", "write_result"]
@@ -58,7 +59,7 @@ def write_result(
         evaluator.run()
     name = evaluator.state.key_metric_name
     details = evaluator.state.metric_details.get(name)
-    everyone = gather_items(ids, range(rank(), len(ids) * world_size(), world_size()))
+    everyone = list(itertools.chain.from_iterable(gather(ids)))  # process after process, as a metric puts them together
     if details is None or tuple(details.shape) != (len(everyone), len(classes)):
         raise ValueError(
             f"The key metric of evaluator must be a DiceMetric with one value for each of {len(everyone)} cases and "

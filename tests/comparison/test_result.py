@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -36,8 +37,7 @@ def engines(cases, metric):
     return trainer, evaluator
 
 
-@pytest.fixture
-def cases():
+def three_cases():
     """Return three cases of two classes: all right; half of the first class; the second where there is none."""
     label = torch.zeros(2, 4, 4)
     label[:, :2] = 1
@@ -47,6 +47,11 @@ def cases():
     empty[1] = 0
     pairs = [("b", label, label), ("a", half, label), ("c", label, empty)]
     return [{"id": name, "image": 2 * pred - 1, "label": truth} for name, pred, truth in pairs]
+
+
+@pytest.fixture
+def cases():
+    return three_cases()
 
 
 def test_result_holds_the_dice_of_each_case_and_class(tmp_path, cases):
@@ -84,3 +89,20 @@ def test_metric_without_a_dice_per_case_and_class_is_refused(tmp_path, cases, me
     with pytest.raises(ValueError, match=rf"one value for each of 3 cases and {len(classes)} classes, got {got}\.$"):
         write_result(trainer, evaluator, tmp_path, classes=classes, image_size=[4, 4])
     assert list(tmp_path.iterdir()) == []
+
+
+def run_rank(rank, folder):
+    """Write the result as one of two processes, each with every second case."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    trainer, evaluator = engines(three_cases()[rank::2], DiceMetric(ignore_empty=False))
+    trainer.run()
+    write_result(trainer, evaluator, folder, classes=["x", "y"], image_size=[4, 4])
+    os._exit(0)  # gloo now and then aborts a process that ends by itself
+
+
+@pytest.mark.slow
+def test_dice_is_that_of_its_case_where_processes_share_the_cases(tmp_path):
+    torch.multiprocessing.spawn(run_rank, (tmp_path,), nprocs=2)
+    result = json.loads((tmp_path / "result.json").read_text())
+    found = dict(zip(result["cases"], result["dice"], strict=True))
+    assert found == {"b": [1, 1], "a": [pytest.approx(2 / 3), 1], "c": [1, 0]}
