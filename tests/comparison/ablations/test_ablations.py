@@ -11,6 +11,7 @@ from monai_sc.comparison import ComparedBundle
 from monai_sc.comparison.ablations import Setup, confidence, draw_cases, holes, noise_level, validation_size
 from monai_sc.comparison.ablations.noise_level import steps_of
 from monai_sc.comparison.ablations.validation_size import needed_cases
+from monai_sc.comparison.grid import SHIPPED_CONFIGS
 from monai_sc.functional import required_validation_size
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
@@ -90,6 +91,17 @@ def test_confidence_watches_plain_training(tmp_path):
     (cell,) = confidence(setup_of(tmp_path), epochs=7).cells
     assert configs_of(cell) == ["train.json", "noisy.json", "confidence.json"]
     assert overrides_of(cell)["epochs_per_round"] == "7"
+
+
+@pytest.mark.parametrize(("config", "method"), [("confidence", "noisy"), ("holes", "sc")])
+def test_the_result_which_says_that_a_cell_is_done_is_written_last(config, method):
+    own, run = (
+        json.loads((SHIPPED_CONFIGS / file).read_text())["run"]
+        for file in (f"ablations/{config}.json", f"methods/{method}.json")
+    )
+    assert own == [*run[:-1], own[-2], run[-1]]
+    assert "monai_sc.comparison.ablations.write_" in own[-2]
+    assert "monai_sc.comparison.write_result" in own[-1]
 
 
 def test_holes_are_a_noise_of_two_rounds(tmp_path):
