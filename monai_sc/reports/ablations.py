@@ -53,7 +53,8 @@ def plot_validation_size(rows: Rows) -> Figure:
 
     Args:
         rows: each with ``clean_cases``, ``seed``, ``classes``, and by class ``test_dice``, ``bias``, ``interval`` (in
-            voxels) and ``needed``, the clean cases that suffice in the worst case (``None`` where it is not known).
+            voxels) and ``needed``, the clean cases that suffice in the worst case. ``None`` is what is not known, such
+            as the bias of a class that the first network predicts in no clean case.
     """
     classes = rows[0]["classes"]
     figure = _figure(4.8 * (len(classes) + 1), 4.8)
@@ -64,7 +65,12 @@ def plot_validation_size(rows: Rows) -> Figure:
     for k, name in enumerate(classes):
         _draw_band(panels[0], [(row["clean_cases"], row["test_dice"][k]) for row in rows], label=name, **line_style(k))
         axes, style = panels[k + 1], line_style(k)
-        axes.axhspan(most["bias"][k] - 1, most["bias"][k] + 1, color="0.92")
+        if most["bias"][k] is not None:
+            axes.axhspan(most["bias"][k] - 1, most["bias"][k] + 1, color="0.92")
+            axes.text(
+                *(0.99, 0.02, f"grey: within a voxel of that of {most['clean_cases']} cases"),
+                **{"transform": axes.transAxes, "ha": "right", "fontsize": 8, "color": "0.4"},
+            )
         for row in rows:
             if row["bias"][k] is None:
                 continue
@@ -74,15 +80,9 @@ def plot_validation_size(rows: Rows) -> Figure:
             axes.errorbar([shifted], [row["bias"][k]], yerr=error, capsize=3, ls="", **style)
         axes.axhline(0, color="0.5", lw=0.8)
         needed = most["needed"][k]
-        enough = "not known" if needed is None else f"{needed}"
-        axes.set_title(
-            f"{name}: bias of the first network\nenough in the worst case: {enough} clean cases", fontsize=11
-        )
+        enough = "not known" if needed is None else f"{needed} clean cases"
+        axes.set_title(f"{name}: bias of the first network\nenough in the worst case: {enough}", fontsize=11)
         axes.set_ylabel("too large  ←  voxels  →  too small")
-        axes.text(
-            *(0.99, 0.02, f"grey: within a voxel of that of {most['clean_cases']} cases"),
-            **{"transform": axes.transAxes, "ha": "right", "fontsize": 8, "color": "0.4"},
-        )
     panels[0].set_title("Dice on the test cases", fontsize=11)
     panels[0].legend(fontsize=9)
     panels[0].grid(axis="y", color="0.9")

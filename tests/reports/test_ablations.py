@@ -37,8 +37,8 @@ def test_a_level_that_is_not_done_yet_is_left_out():
     assert plot_noise_level(rows).axes[0].lines[1].get_xdata() == pytest.approx([180, 240])
 
 
-def test_bias_of_each_class_has_an_interval_where_there_is_one():
-    rows = [
+def size_rows():
+    return [
         {
             "clean_cases": size,
             "seed": 0,
@@ -50,13 +50,24 @@ def test_bias_of_each_class_has_an_interval_where_there_is_one():
         }
         for size in (6, 1)
     ]
-    dice, large, small = plot_validation_size(rows).axes
+
+
+def test_bias_of_each_class_has_an_interval_where_there_is_one():
+    dice, large, small = plot_validation_size(size_rows()).axes
     assert [line.get_label() for line in dice.lines] == ["large", "small"]
     assert "40 clean cases" in large.get_title()
     assert "12 clean cases" in small.get_title()
     ends = [bar.get_segments()[0][:, 1].tolist() for bar in large.collections]
     assert ends == [[-3.5, -2.0], [-3.0, -3.0]]
     assert [bar.get_segments()[0][:, 1].tolist() for bar in small.collections] == [[-2.0, 0.5]]
+
+
+def test_a_class_that_is_predicted_in_no_clean_case_has_no_bias():
+    _, large, small = plot_validation_size(size_rows()[1:]).axes
+    assert [text.get_text() for text in large.texts] == ["grey: within a voxel of that of 1 cases"]
+    assert not small.texts
+    assert not small.collections
+    assert "not known clean cases" not in small.get_title()
 
 
 def confidence_row(seed=0, given=True):
