@@ -32,7 +32,7 @@ def seeds(text: str) -> list[int]:
     numbers = [int(part) for part in text.split(",")]
     if min(numbers) < 0 or (numbers == [0] and "," not in text):
         raise argparse.ArgumentTypeError(f"must be at least 1, or seeds between commas, got {text}")
-    return numbers if "," in text else list(range(numbers[0]))
+    return list(dict.fromkeys(numbers)) if "," in text else list(range(numbers[0]))
 
 
 def override(text: str) -> tuple[str, str]:

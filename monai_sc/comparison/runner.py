@@ -58,12 +58,17 @@ def run_cells(
         update: called after each cell that ends, and at the end if none did: writes the tables.
 
     Raises:
-        ValueError: when ``jobs`` is under 1, another process works in ``out``, or a folder holds the result of a cell
-            with another record.
+        ValueError: when ``jobs`` is under 1, cells share a folder, another process works in ``out``, or a folder holds
+            the result of a cell with another record.
         CellsFailedError: at the end, when cells have failed.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}.")
+    folders: set[Path] = set()
+    for cell in cells:
+        if cell.folder in folders:
+            raise ValueError(f"Cells must have different folders, got {cell.folder} twice or more; rename a method.")
+        folders.add(cell.folder)
     with claimed(out):
         for cell in cells:
             check_record(cell)

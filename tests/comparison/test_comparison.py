@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from monai_sc import __main__ as command_line
+from monai_sc.commands.common import seeds
 from monai_sc.comparison import CellsFailedError, compare
 from monai_sc.comparison import cells as cells_module
 from monai_sc.comparison import grid as grid_module
@@ -175,6 +176,11 @@ def test_failed_training_makes_status_1(run, bundle, tmp_path, control, capsys):
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("Error: 1 of 1 cells failed:\n  grow/sc/seed-0: RuntimeError: no memory is left. (")
+
+
+@pytest.mark.parametrize(("text", "found"), [("3", [0, 1, 2]), ("3,0,3", [3, 0]), ("1", [0])])
+def test_seeds_are_so_many_or_those(text, found):
+    assert seeds(text) == found
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1", "x", ""])

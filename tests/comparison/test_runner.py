@@ -114,6 +114,13 @@ def test_only_a_method_that_resumes_finds_what_it_left(tmp_path, control, resume
     assert (cells[0].folder / "half.txt").read_text() == left
 
 
+def test_cells_that_share_a_folder_are_refused(tmp_path, control, started):
+    cells = cells_of(tmp_path / "out", [NAMES[0], NAMES[1], NAMES[0]])
+    with pytest.raises(ValueError, match=r"^Cells must have different folders, got .*grow/noisy/seed-0 twice or more;"):
+        run_cells(cells, tmp_path / "out", update=lambda: None)
+    assert started() == []
+
+
 def test_folder_of_another_config_is_refused(tmp_path, control, started):
     out = tmp_path / "out"
     run_cells(cells_of(out), out, update=lambda: None)

@@ -52,7 +52,7 @@ def noise_level(
         )
         for seed in setup.seeds
         for level in levels
-        for method in methods
+        for method in dict.fromkeys(methods)
     ]
     return Ablation(
         "noise-level", "steps", cells, scores_of, _table, plot_noise_level, settings={"with_clean": with_clean}

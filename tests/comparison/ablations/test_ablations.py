@@ -53,7 +53,7 @@ def test_levels_are_those_of_the_paper_for_jsrt(tmp_path):
 
 
 def test_levels_and_methods_are_as_asked(tmp_path):
-    cells = noise_level(setup_of(tmp_path), steps=[10, 20, 10], methods=["noisy"]).cells
+    cells = noise_level(setup_of(tmp_path), steps=[10, 20, 10], methods=["noisy", "noisy"]).cells
     assert [cell.labels for cell in cells] == [{"steps": n, "method": "noisy", "seed": 0} for n in (10, 20)]
     assert configs_of(cells[0]) == ["train.json", "noisy.json"]
 
