@@ -92,7 +92,8 @@ def _ablate(arguments: argparse.Namespace) -> None:
     noise = getattr(arguments, "noise", None) or own_choice
     bundle.check_noises([noise])
     methods = [find_method(method)[1] for method in getattr(arguments, "methods", ["noisy", "sc"])]
-    bundle.check_overrides(dict(arguments.set), [*methods, *ABLATION_CONFIGS.glob("*.json")], arguments.quick)
+    configs = [*methods, *ABLATION_CONFIGS.glob("*.json")]
+    bundle.check_overrides(dict(arguments.set), configs, arguments.quick, with_clean=True)
     data = bundle.folder / "data" if arguments.dataset_dir is None else Path(arguments.dataset_dir)
     setup = Setup(
         bundle=bundle,

@@ -62,10 +62,10 @@ def compare(
         progress: whether to show it.
 
     Raises:
-        FileNotFoundError: when the bundle, its data or a config is not there.
+        FileNotFoundError: when the bundle or a config is not there.
         ValueError: when a method, noise, id or protocol is unknown, ``out`` has other settings or is claimed by another
             process, or a config has changed since its cells were trained.
-        CellsFailedError: at the end, when trainings have failed.
+        CellsFailedError: at the end, when trainings have failed, such as for want of the data.
     """
     compared, folder, changed = ComparedBundle(bundle), Path(out), dict(overrides or {})
     chosen = dict(find_method(method) for method in methods)
@@ -73,8 +73,8 @@ def compare(
         raise ValueError(f"methods must have different names, got {', '.join(methods)}.")
     wanted = list(dict.fromkeys([compared.train["noise"]] if noises is None else noises))
     compared.check_noises(wanted)
-    compared.check_overrides(changed, list(chosen.values()), quick)
     check_choice(protocol, ("paper", "plain"), "protocol")
+    compared.check_overrides(changed, list(chosen.values()), quick, with_clean=protocol == "paper")
     if not (seeds and wanted and chosen):
         raise ValueError("A comparison needs at least one method, one noise and one seed.")
     data = compared.folder / "data" if dataset_dir is None else Path(dataset_dir)

@@ -70,15 +70,24 @@ class ComparedBundle:
         if unknown:
             raise ValueError(f"noise must be among {', '.join(self.noises)}, got {', '.join(unknown)}.")
 
-    def check_overrides(self, overrides: Mapping[str, Any], methods: Sequence[Path], quick: bool) -> None:
+    def check_overrides(
+        self, overrides: Mapping[str, Any], configs: Sequence[Path], quick: bool, *, with_clean: bool
+    ) -> None:
         """Refuse ids that no config has, since a config takes any, and those that a comparison gives itself.
+
+        Args:
+            overrides: values by id.
+            configs: that are merged over that of the bundle.
+            quick: the bundle's own smaller setting is asked for.
+            with_clean: the config of the clean cases is among those that are merged.
 
         Raises:
             ValueError: naming the id.
         """
         if quick and "quick" not in self.train:
             raise ValueError(f"--quick needs a bundle with the id 'quick', got {self.folder}; set sizes with --set.")
-        merged = ConfigParser.load_config_files([str(self.train_file), *map(str, methods)])
+        files = [self.train_file, *configs, *([CLEAN_CASES] if with_clean else [])]
+        merged = ConfigParser.load_config_files([str(file) for file in files])
         for name in overrides:
             if name in GRID_IDS:
                 raise ValueError(f"--set must not give {name!r}, which has an option of its own: {GRID_IDS[name]}.")

@@ -137,6 +137,15 @@ def test_mistake_is_refused_before_anything_runs(run, tmp_path, methods_, option
     assert not (tmp_path / "out").exists()
 
 
+def test_epochs_on_the_clean_cases_can_be_set_where_there_are_any(run, tmp_path):
+    overrides = {"clean_pretrain_epochs": "5"}
+    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which none"):
+        run("noisy", overrides=overrides, protocol="plain")
+    run("noisy", overrides=overrides)
+    record = json.loads((tmp_path / "out" / "cells/grow/noisy/seed-0/cell.json").read_text())
+    assert record["overrides"]["clean_pretrain_epochs"] == "5"
+
+
 def test_folder_of_something_else_is_refused(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").touch()
