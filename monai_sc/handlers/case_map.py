@@ -48,7 +48,8 @@ class CaseMapHandler(ABC):
     Args:
         memory: of the maps, the same object as in the transform.
         loader: of all training cases with the deterministic part of the transforms; batches have ``"id"`` and
-            ``"image"``. A case that it lacks gets no map.
+            ``"image"``. A case that it lacks gets no map. A map gets the affine of what the transform moves it like,
+            the label; without that in the batches, the affine of the image, which must then be the same.
         key: of the maps in the batches of the trainer.
         inferer: for whole cases; by default that of the trainer. Where it trains on crops, a sliding window.
     """
@@ -60,6 +61,7 @@ class CaseMapHandler(ABC):
         self.loader = loader
         self.key = key
         self.inferer = inferer
+        self._like: Hashable = None  # key of what the transform moves maps like
 
     def attach(self, engine: SupervisedTrainer) -> None:
         """Attach to a trainer; handlers that save a checkpoint, or stop the run, come behind."""
@@ -114,6 +116,7 @@ class CaseMapHandler(ABC):
                 f"The trainer's transforms must have LoadCaseMapd({self.key!r}, memory) behind all random ones, with "
                 f"the memory of this handler, got {[type(t).__name__ for t in transforms]}."
             )
+        self._like = transforms[places[-1]].like
         elastic = [type(t).__name__ for t in transforms if isinstance(t, UNTRACKED)]
         if elastic:
             raise ValueError(
@@ -166,7 +169,10 @@ class CaseMapHandler(ABC):
                     f"The network's output must have the size of the image, {tuple(image.shape[1:])}, got "
                     f"{tuple(logits.shape[1:])}."
                 )
-            yield case["id"], MetaTensor(self.make_map(loss, case, logits), affine=image.affine)
+            # The files of a label may have another affine than that of its image, such as none.
+            like = case.get(self._like)
+            affine = like.affine if isinstance(like, MetaTensor) else image.affine
+            yield case["id"], MetaTensor(self.make_map(loss, case, logits), affine=affine)
 
 
 def _transforms(loader: Any) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from monai.inferers import SlidingWindowInferer
 from monai.transforms import (
     Compose,
     EnsureTyped,
+    Lambdad,
     OneOf,
     Rand2DElasticd,
     RandFlipd,
@@ -177,6 +178,22 @@ def test_loss_gets_the_maps_of_its_batch_where_augmentation_has_moved_them(make,
     trainer.run()
     assert len(differences) == 4
     assert max(differences) < 1e-4
+
+
+def test_map_lies_where_the_label_does_if_its_files_have_another_affine(make):
+    loss, memory = Watched(), make(dtype="float32")
+    other = Lambdad("label", lambda label: MetaTensor(label.as_tensor(), affine=torch.eye(4)))
+    trainer, _ = build(
+        EarlyLearningTargetHandler, memory, epochs=2, loss=CaseMapLoss(loss), moves=[other], plain=[other]
+    )
+    maps = {}
+
+    @trainer.on(Events.EPOCH_COMPLETED(once=1))
+    def keep(engine):
+        maps.update({case["id"]: memory.read(case["id"]).as_tensor() for case in cases()})
+
+    trainer.run()
+    torch.testing.assert_close(loss.seen[0], maps[trainer.state.batch[0]["id"]])
 
 
 def test_kept_voxels_are_those_whose_label_is_likely(make):
