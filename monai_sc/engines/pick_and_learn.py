@@ -91,7 +91,10 @@ class PickAndLearnTrainer(SupervisedTrainer):
         self.batch_sizes: set[int] = set()
 
     def _predict(self, image: torch.Tensor, network: torch.nn.Module) -> torch.Tensor:
-        """Return the prediction, and leave the weights of the samples in the output."""
+        """Return the prediction, and in training leave the weights of the samples in the output."""
+        if not network.training:  # a handler predicts other cases by the inferer of its trainer
+            plain: torch.Tensor = self.inferer_of_network(image, network)
+            return plain
         output = self.state.output
         # by one call, since DistributedDataParallel follows only what happens inside the call
         both: tuple[torch.Tensor, torch.Tensor]

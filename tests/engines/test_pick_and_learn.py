@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from monai_sc.engines import PickAndLearnTrainer
 from monai_sc.handlers import ResumeHandler
+from monai_sc.handlers.prediction import predict
 from monai_sc.networks import PickAndLearnNet, QualityAwarenessModule
 
 SIGMOID = {"label_channels": 2, "loss": DiceCELoss(sigmoid=True)}
@@ -122,6 +123,14 @@ def test_output_holds_the_weight_of_each_sample():
     expected = net.weights(*batch_of(data))
     assert [sample["quality_weight"] for sample in output] == pytest.approx(expected.tolist())
     assert output[0]["pred"].shape == (1, 8, 8)
+
+
+def test_handler_predicts_by_the_inferer_of_the_trainer():
+    net, data = networks(), cases(4)
+    trainer = trainer_of(net, data, torch.nn.BCEWithLogitsLoss())
+    trainer.run()
+    found = [logits for _, (logits,) in predict(trainer, DataLoader(Dataset(data), batch_size=3), [net])]
+    torch.testing.assert_close(torch.stack(found), net.network.eval()(batch_of(data)[0]).detach())
 
 
 @pytest.mark.skipif(
