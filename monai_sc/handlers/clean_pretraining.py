@@ -67,9 +67,12 @@ class CleanPretrainingHandler:
                 network=network,
                 optimizer=optimizer,
                 loss_function=self.loss_function,
+                non_blocking=engine.non_blocking,
                 prepare_batch=engine.prepare_batch,
                 inferer=self.inferer,
                 amp=engine.amp,
+                to_kwargs=engine.to_kwargs,
+                amp_kwargs=engine.amp_kwargs,
             )
             trainer.run()
             optimizer.load_state_dict(before)
