@@ -93,6 +93,7 @@ class CaseMemory:
                 stream.flush()
                 os.fsync(stream.fileno())
         sync_folder(new)
+        sync_folder(self.folder)
         self.version += 1
 
     def state_dict(self) -> dict[str, Any]:
