@@ -92,8 +92,6 @@ class ConfidentLearningHandler(StoreRun):
         )
         self.output = check_choice(output, OUTPUTS, "output")
         self.prune = check_choice(prune, PRUNE, "prune")
-        if epochs_per_round < 1:
-            raise ValueError(f"epochs_per_round must be at least 1 epoch, got {epochs_per_round}.")
         if not 2 <= folds <= len(store.cases):
             raise ValueError(
                 f"folds must be at least 2, and at most the number of cases ({len(store.cases)}), got {folds}."

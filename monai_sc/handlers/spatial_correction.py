@@ -150,11 +150,7 @@ class SpatialCorrectionHandler(StoreRun):
             keep_converged=keep_converged,
             progress=progress,
         )
-        for name, value, unit in (
-            ("epochs_per_round", epochs_per_round, "epoch"),
-            ("checks_per_round", checks_per_round, "check"),
-            ("folds", folds, "fold"),
-        ):
+        for name, value, unit in (("checks_per_round", checks_per_round, "check"), ("folds", folds, "fold")):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1 {unit}, got {value}.")
         super().__init__(

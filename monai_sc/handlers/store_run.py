@@ -28,11 +28,12 @@ class StoreRun(ABC):
     Args:
         store: label store with the training cases.
         relabel_loader: batches of the store's cases.
-        epochs_per_round: epochs of each training.
+        epochs_per_round: epochs of each training, at least 1.
         lr_scheduler: learning-rate schedule to restart with the network, if there is one.
         folds: number of parts of the cases.
 
     Raises:
+        ValueError: when ``epochs_per_round`` is under 1.
         TypeError: when it is attached to an engine that is not a ``SupervisedTrainer``.
     """
 
@@ -45,6 +46,8 @@ class StoreRun(ABC):
         lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None,
         folds: int,
     ) -> None:
+        if epochs_per_round < 1:
+            raise ValueError(f"epochs_per_round must be at least 1 epoch, got {epochs_per_round}.")
         self.store = store
         self.relabel_loader = relabel_loader
         self.epochs_per_round = epochs_per_round
