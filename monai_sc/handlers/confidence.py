@@ -54,7 +54,7 @@ class ConfidenceHandler:
     Each epoch adds a dictionary to ``history``: ``epoch``; ``right`` and ``wrong``, the mean confidence of each class
     where the given label is that of the clean label and where it is not (``nan`` where there is no such voxel), both in
     the band along the clean boundary; and ``voxel``, the confidence of one voxel. Recording changes nothing of the
-    training. In a training of several processes each records the same.
+    training. In a training of several processes each records for itself; batch norm may differ a little in them.
 
     Args:
         store: with the training cases; round 0 is the given labels, and the clean ones must be known.
