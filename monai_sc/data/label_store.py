@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from monai_sc.data.export import export_datalist, export_labels
 from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.data.round_writer import MANIFEST, RoundWriter
 from monai_sc.data.simulated_round import simulate_round
+from monai_sc.data.store_contents import find_store, has_contents, read_contents, write_contents
+from monai_sc.data.usable_cases import UsableCases
 from monai_sc.functional.dice import dice
 from monai_sc.parallel import gather, is_main
 from monai_sc.transforms import LoadLabel
@@ -42,6 +44,7 @@ class LabelStore:
         round-001/manifest.jsonl   one line per case: files, sources with SHA-256, what was done, what it changed
         round-001/CASE/CLASS.png   (CASE/label.png where labels are maps)
         current.json               the round that is in force
+        store.json                 the arguments of the store, from which :py:meth:`open` makes it again
 
     A round is written under a temporary name, flushed and renamed, so that it is there whole or not at all. In a
     training of several processes, which must see one disk, each writes some cases of a round.
@@ -102,6 +105,25 @@ class LabelStore:
             self.root.mkdir(parents=True, exist_ok=True)
         if written := self._written():
             self._refuse_other_labels(written[-1])
+        if is_main() and not has_contents(self):
+            # If another process has the store now, or nobody may write here, it is written at the latest with a round.
+            with suppress(OSError, ValueError), self._claimed():
+                write_contents(self)
+
+    @classmethod
+    def open(cls, folder: PathLike) -> LabelStore:
+        """Return the store that a folder holds, with the cases that it was made with.
+
+        Args:
+            folder: of the store, or the output folder of a run, which has it as ``labels``.
+
+        Raises:
+            FileNotFoundError: when it holds no store, or a file of a case is gone.
+            ValueError: when what it says of itself is damaged.
+        """
+        root = find_store(Path(folder))
+        content = read_contents(root)
+        return cls(root, UsableCases(content.pop("cases"), content.pop("skipped")), **content)
 
     @property
     def rounds(self) -> list[int]:
@@ -361,6 +383,8 @@ class LabelStore:
                 if is_main():
                     shutil.rmtree(partial, ignore_errors=True)
                     partial.mkdir(parents=True)
+                    if not has_contents(self):
+                        write_contents(self)
                 gather()
                 writer = RoundWriter(self, partial, previous, versions)
                 yield writer
