@@ -13,11 +13,12 @@ from monai_sc.commands.audit import add_audit
 from monai_sc.commands.compare import add_compare
 from monai_sc.commands.correct import add_correct
 from monai_sc.commands.prepare import add_prepare
+from monai_sc.commands.report import add_report
 from monai_sc.commands.simulate import add_simulate
 from monai_sc.commands.stand_in import add_stand_in
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = (add_ablate, add_audit, add_compare, add_correct, add_prepare, add_simulate, add_stand_in)
+COMMANDS = (add_ablate, add_audit, add_compare, add_correct, add_prepare, add_report, add_simulate, add_stand_in)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -74,7 +74,8 @@ def correct_folder(
             part that failed goes on from there, whatever the number of parts.
 
     Returns:
-        The report, as in ``report.json``: that of the corrector, ``unit``, ``labels_kept`` (classes whose labels stay,
+        The report, as in ``report.json``: that of the corrector, ``unit``, ``values`` (of the classes in the files),
+        ``labels_kept`` (classes whose labels stay,
         since the cases with both labels would be worse corrected), ``both`` (mean Dice by class of the given and of
         the corrected labels of these cases, against the clean ones), and ``voxels_changed`` by class. Empty for a part
         that ends before all labels are corrected.
@@ -318,6 +319,7 @@ class _Correction:
             **corrector.report(),
             "unit": "mm" if self.in_mm else "voxel",
             "output": self.folders.output,
+            "values": self.folders.values,
             "labels_kept": [name for name, keep in zip(names, stays, strict=True) if keep],
             "both": self.both,
             "voxels_changed": {name: sum(e["voxels_changed"][name] for e in entries) for name in names},

@@ -61,7 +61,7 @@ class CaseMapHandler(ABC):
         self.loader = loader
         self.key = key
         self.inferer = inferer
-        self._like: Hashable = None  # key of what the transform moves maps like
+        self._like: Any = None  # key of what the transform moves maps like
 
     def attach(self, engine: SupervisedTrainer) -> None:
         """Attach to a trainer; handlers that save a checkpoint, or stop the run, come behind."""

@@ -69,6 +69,7 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         "bias": bias.mean.tolist(),
         "bias_interval": bias.interval.tolist(),
         "bias_mm": (bias.mean * state["voxel_mm"]).tolist(),
+        "voxel_mm": state["voxel_mm"],
         "verdict": list(bias.verdict),
         "num_used": bias.num_used.tolist(),
         "num_skipped": bias.num_skipped.tolist(),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from monai_sc.reports.audit import plot_audit, write_audit
+from monai_sc.reports.charts import plot_changes, plot_displacements, plot_rounds
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, plot_correction
 from monai_sc.reports.noise_fit import plot_noise_fit
+from monai_sc.reports.page import open_source, write_page
 from monai_sc.reports.round_pictures import RoundPictureHandler
 from monai_sc.reports.run import dice_by_class, print_results, summarise_run, write_reference, write_report
 
@@ -13,12 +15,17 @@ __all__ = [
     "RoundPictureHandler",
     "dice_by_class",
     "draw_boundaries",
+    "open_source",
     "plot_audit",
+    "plot_changes",
     "plot_correction",
+    "plot_displacements",
     "plot_noise_fit",
+    "plot_rounds",
     "print_results",
     "summarise_run",
     "write_audit",
+    "write_page",
     "write_reference",
     "write_report",
 ]

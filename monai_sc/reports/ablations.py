@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, line_style
+from monai_sc.reports.charts import line_style
+from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries
 
 __all__ = ["plot_confidence", "plot_holes", "plot_noise_level", "plot_validation_size"]
 

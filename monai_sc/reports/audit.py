@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -16,19 +15,19 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from monai.transforms import LoadImage
 
 from monai_sc.correction.state import plain
 from monai_sc.data.audit import EXCHANGE, LabelFile
 from monai_sc.data.correct import refuse_source_folders
 from monai_sc.data.durable import naming, write_synced
-from monai_sc.data.label_files import WRITABLE, file_suffix
-from monai_sc.data.predictions import without_suffix
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries
+from monai_sc.reports.page import REPORT_FILES
+from monai_sc.reports.page.audit import AUDIT
+from monai_sc.reports.shown_cases import find_image
 
 __all__ = ["check_audit_folder", "plot_audit", "write_audit"]
 
-RESULTS = ("audit.json", "audit.png")
+RESULTS = (AUDIT, "audit.png")
 
 SHOWN = 6
 
@@ -45,7 +44,8 @@ def check_audit_folder(out: str | Path, sources: Sequence[str | Path]) -> None:
     if folder.exists() and (
         not folder.is_dir()
         or any(
-            file.name not in RESULTS and not _is_partial(file) and not _is_exchange(file) for file in folder.iterdir()
+            file.name not in (*RESULTS, *REPORT_FILES) and not _is_partial(file) and not _is_exchange(file)
+            for file in folder.iterdir()
         )
     ):
         raise ValueError(f"out must be a folder for audits only, new or that of an earlier one, got {out}.")
@@ -61,7 +61,8 @@ def write_audit(
 ) -> None:
     """Write ``audit.json`` and ``audit.png`` into the folder ``out``: both or, where something fails, none of them.
 
-    What the parts of an audit have left there for each other goes.
+    ``audit.json`` holds ``labels``, ``clean`` and ``images`` too: the absolute paths of the folders. What the parts of
+    an audit have left there for each other goes.
 
     Args:
         result: of :py:func:`monai_sc.data.audit_folder`, called with ``labels`` and ``clean``.
@@ -71,12 +72,14 @@ def write_audit(
         images: as for :py:func:`plot_audit`.
     """
     figure = plot_audit(result, labels, clean, images)
+    sources = {"labels": labels, "clean": clean, "images": images}
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     # With the process in the name: two parts may both find that all is done.
     partial = [folder / f".{os.getpid()}-{name}" for name in RESULTS]
     try:
-        write_synced(partial[0], json.dumps(plain(result, nan=False), indent=2) + "\n")
+        folders = {name: None if path is None else str(Path(path).resolve()) for name, path in sources.items()}
+        write_synced(partial[0], json.dumps(plain({**result, **folders}, nan=False), indent=2) + "\n")
         with naming(partial[1]):
             figure.savefig(partial[1], dpi=110, format="png")
     except BaseException:
@@ -136,7 +139,8 @@ def _draw_case(
 ) -> None:
     given, true = LabelFile(labels / case["name"]), LabelFile(clean / case["name"])
     masks = {"clean": true.masks(classes), "given": given.masks(classes)}
-    background = _image(case["name"], given.values.shape, images)
+    image = find_image(case["name"], given.values.shape, images)
+    background = np.full(given.values.shape, 0.35, dtype=np.float32) if image is None else image
     if given.values.ndim == 3:
         change = (masks["clean"] ^ masks["given"]).sum(axis=(0, 1, 2))
         best = int(np.argmax(change))
@@ -145,20 +149,6 @@ def _draw_case(
     draw_boundaries(axes, background, masks, width=1.2)
     scores = ", ".join(f"{score:.2f}" for score in case["dice"].values())
     axes.set_title(f"{case['name']}: Dice {scores}", fontsize=9)
-
-
-def _image(name: str, shape: tuple[int, ...], images: str | Path | None) -> np.ndarray:
-    """Return the image of a case, grey where there is none that fits."""
-    if images is not None:
-        stem = Path(images) / without_suffix(name)
-        # The same name up to the suffix, or with the channel that nnU-Net appends.
-        for file in [f for end in ("", "_0000") for f in sorted(stem.parent.glob(f"{glob.escape(stem.name)}{end}.*"))]:
-            if without_suffix(file.name) not in (stem.name, f"{stem.name}_0000") or file_suffix(file) not in WRITABLE:
-                continue
-            image = LoadImage(image_only=True, ensure_channel_first=True)(file).numpy()[0]
-            if image.shape == shape:
-                return np.asarray(image)
-    return np.full(shape, 0.35, dtype=np.float32)
 
 
 def _draw_displacements(axes: Axes, result: Mapping[str, Any], classes: list[str]) -> None:

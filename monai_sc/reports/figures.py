@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.ndimage import uniform_filter
 
-__all__ = ["BOUNDARY_COLOURS", "draw_boundaries", "line_style", "plot_correction"]
+from monai_sc.reports.charts import draw_bias, draw_dice
+
+__all__ = ["BOUNDARY_COLOURS", "draw_boundaries", "plot_correction"]
 
 BOUNDARY_COLOURS = {"clean": "#56B4E9", "given": "#D55E00", "corrected": "#F0E442"}
 """Sky blue, vermillion and yellow of the Okabe-Ito palette: apart on grey for every kind of colour vision."""
-
-CLASS_COLOURS = ("#000000", "#0072B2", "#CC79A7", "#009E73", "#E69F00")
-CLASS_MARKERS = ("o", "s", "^", "D", "v")
 
 
 def draw_boundaries(axes: Axes, image: np.ndarray, masks: Mapping[str, np.ndarray], *, width: float = 1.2) -> None:
@@ -74,8 +73,8 @@ def plot_correction(
     lines = [Line2D([], [], color=BOUNDARY_COLOURS[n], lw=3, label=text) for n, text in names.items() if n in shown]
     figure.legend(handles=lines, loc="outside upper left", ncols=3, facecolor="#404040", labelcolor="white")
     charts = grid[:, 2].subgridspec(2, 1)
-    _draw_bias(figure.add_subplot(charts[0]), history, class_names)
-    _draw_dice(figure.add_subplot(charts[1]), history, class_names)
+    draw_bias(figure.add_subplot(charts[0]), history, class_names)
+    draw_dice(figure.add_subplot(charts[1]), history, class_names)
     return figure
 
 
@@ -96,48 +95,3 @@ def _window_of(mask: np.ndarray) -> tuple[slice, slice]:
     centre = np.unravel_index(int(np.argmax(uniform_filter(change, size, mode="constant"))), change.shape)
     starts = [int(np.clip(c - s // 2, 0, n - s)) for c, s, n in zip(centre, size, change.shape, strict=True)]
     return slice(starts[0], starts[0] + size[0]), slice(starts[1], starts[1] + size[1])
-
-
-def _draw_bias(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Sequence[str]) -> None:
-    axes.axhspan(-1, 1, color="0.9")
-    axes.axhline(0, color="0.5", lw=0.8)
-    rounds = [record["round"] for record in history]
-    for k, name in enumerate(class_names):
-        mean = np.array([record["bias"][k] for record in history])
-        interval = np.array([record["bias_interval"][k] for record in history])
-        error = np.nan_to_num(np.abs(interval - mean[:, None]).T)
-        axes.errorbar(
-            np.array(rounds) + 0.04 * (k - (len(class_names) - 1) / 2),
-            mean,
-            yerr=error,
-            capsize=3,
-            label=name,
-            **line_style(k),
-        )
-    axes.set_title("Boundary bias on the clean cases, in voxels", fontsize=11)
-    axes.set_ylabel("too large  ←  bias  →  too small")
-    axes.text(0.99, 0.02, "grey: under one voxel", transform=axes.transAxes, ha="right", fontsize=8, color="0.4")
-    axes.set_xticks(rounds, [f"round {r}" for r in rounds])
-    axes.set_xlim(rounds[0] - 0.3, rounds[-1] + 0.3)
-    axes.legend(fontsize=9)
-
-
-def _draw_dice(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Sequence[str]) -> None:
-    rounds = [record["round"] for record in history]
-    for k, name in enumerate(class_names):
-        axes.plot(rounds, [record["clean_dice"][k] for record in history], label=name, **line_style(k))
-    axes.set_title("Dice of the predictions on the clean cases", fontsize=11)
-    axes.set_ylabel("Dice")
-    axes.set_xticks(rounds, [f"round {r}" for r in rounds])
-    axes.set_xlim(rounds[0] - 0.3, rounds[-1] + 0.3)
-    axes.grid(axis="y", color="0.9")
-    axes.legend(fontsize=9)
-
-
-def line_style(k: int) -> dict[str, Any]:
-    """Return the style of the ``k``-th line of a chart, for ``plot``."""
-    return {
-        "color": CLASS_COLOURS[k % len(CLASS_COLOURS)],
-        "marker": CLASS_MARKERS[k % len(CLASS_MARKERS)],
-        "lw": 1.8,
-    }

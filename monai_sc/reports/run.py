@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from monai_sc.correction.state import plain
+from monai_sc.data.durable import replace_synced
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.dice import dice
 from monai_sc.reports.figures import plot_correction
+from monai_sc.reports.page import RESULTS, RunSource, write_page
+from monai_sc.reports.page.contents import finite
 from monai_sc.reports.shown_cases import ShownCases
 
 __all__ = ["dice_by_class", "label_dice", "print_results", "summarise_run", "write_reference", "write_report"]
@@ -130,8 +134,8 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
     )
     for record in results["rounds"]:
         cells = [
-            (f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if np.isfinite(low) else ""))
-            if np.isfinite(mean)
+            (f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if finite(low) is not None else ""))
+            if finite(mean) is not None
             else "undefined"
             for mean, (low, high) in zip(record["bias"], record["bias_interval"], strict=True)
         ]
@@ -171,15 +175,27 @@ def write_reference(metrics: Mapping[str, Any], output_dir: PathLike) -> None:
 
 
 def write_report(
-    store: LabelStore, history: Sequence[Mapping[str, Any]], output_dir: PathLike, *, num_cases: int = 3
+    store: LabelStore,
+    history: Sequence[Mapping[str, Any]],
+    output_dir: PathLike,
+    *,
+    num_cases: int = 3,
+    settings: Mapping[str, Any] | None = None,
+    progress: bool = True,
 ) -> Path:
-    """Write ``results.json`` and ``report.png`` of a run, print the tables, and return the path of the picture.
+    """Write the report of a run, print its tables, and return the path of the page.
+
+    The files are ``report.html``, a page for itself, with ``report_data.json`` and ``report_cases.csv`` (see
+    :py:func:`~monai_sc.reports.write_page`); ``results.json``, which ``python -m monai_sc report`` makes the page from
+    again; and ``report.png``, a picture of some cases.
 
     Args:
         store: of the run.
         history: the records of :py:class:`monai_sc.handlers.SpatialCorrectionHandler`.
         output_dir: for the files; ``reference.json`` there, of :py:func:`write_reference`, is compared with.
         num_cases: in the picture: those whose labels changed most, least, and evenly between.
+        settings: of the run, by name, for the provenance on the page: JSON types.
+        progress: show a progress bar.
     """
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -187,9 +203,11 @@ def write_report(
     results = summarise_run(
         store, history, reference=json.loads(reference.read_text(encoding="utf-8")) if reference.is_file() else None
     )
-    (folder / "results.json").write_text(json.dumps(plain(results, nan=False), indent=2) + "\n", encoding="utf-8")
-    picture = folder / "report.png"
-    plot_correction(ShownCases(store, num_cases), history, store.class_names).savefig(picture, dpi=110)
+    results = plain(results, nan=False)
+    told = {"store": os.path.relpath(store.root, folder), "settings": plain(dict(settings or {}))}
+    replace_synced(folder / RESULTS, json.dumps({**results, **told}, indent=2) + "\n")
+    plot_correction(ShownCases(store, num_cases), history, store.class_names).savefig(folder / "report.png", dpi=110)
+    page = write_page(RunSource(store, {**results, **told}, folder), folder, progress=progress)
     print_results(results)
-    Console(soft_wrap=True).print(f"Picture: {picture}")
-    return picture
+    Console(soft_wrap=True).print(f"Report: {page}")
+    return page

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from monai.transforms import LoadImage
 
+from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.data.label_store import LabelStore
+from monai_sc.data.predictions import without_suffix
 
-__all__ = ["ShownCases"]
+__all__ = ["ShownCases", "find_image"]
 
 
 class ShownCases(Sequence[dict[str, Any]]):
@@ -46,3 +50,23 @@ class ShownCases(Sequence[dict[str, Any]]):
             "corrected": self.store.read(case_id, self.number) if self.number else None,
             "clean": self.store.read_clean(case_id),
         }
+
+
+def find_image(name: str, shape: tuple[int, ...], folder: str | Path | None) -> np.ndarray | None:
+    """Return the image ``(*spatial)`` of a label file, ``None`` where there is none that fits.
+
+    Args:
+        name: of the label file; that of the image is the same up to the suffix, or with the channel of nnU-Net.
+        shape: of the label.
+        folder: of the images, or none.
+    """
+    if folder is None:
+        return None
+    stem = Path(folder) / without_suffix(name)
+    for file in [f for end in ("", "_0000") for f in sorted(stem.parent.glob(f"{glob.escape(stem.name)}{end}.*"))]:
+        if without_suffix(file.name) not in (stem.name, f"{stem.name}_0000") or file_suffix(file) not in WRITABLE:
+            continue
+        image = LoadImage(image_only=True, ensure_channel_first=True)(file).numpy()[0]
+        if image.shape == shape:
+            return np.asarray(image)
+    return None

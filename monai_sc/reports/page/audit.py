@@ -1,0 +1,114 @@
+"""The report of an audit: labels beside clean labels of the same cases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from monai_sc.data.audit import LabelFile
+from monai_sc.reports.page.contents import Contents, Finding, finite, finite_interval, versions
+from monai_sc.reports.page.measures import PageCase, size_unit
+from monai_sc.reports.shown_cases import find_image
+
+__all__ = ["AUDIT", "AuditSource"]
+
+AUDIT = "audit.json"
+
+
+class AuditSource(Sequence[PageCase]):
+    """What the report of :py:func:`~monai_sc.data.audit_folder` shows.
+
+    Args:
+        folder: that :py:func:`~monai_sc.reports.write_audit` wrote.
+        images: folder of images of the same names; by default that of the audit.
+
+    Raises:
+        ValueError: when the folder is damaged.
+    """
+
+    def __init__(self, folder: Path, images: Path | None = None) -> None:
+        self.folder = folder
+        try:
+            self.result: dict[str, Any] = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
+            self.labels, self.clean = Path(self.result["labels"]), Path(self.result["clean"])
+            own = self.result["images"]
+            self.names = list(self.result["classes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{folder} must be a folder that `python -m monai_sc audit` wrote, with audit.json as it was written; "
+                f"{type(error).__name__}: {error}."
+            ) from error
+        self.images = images if images is not None or own is None else Path(own)
+
+    def __len__(self) -> int:
+        return len(self.result["cases"])
+
+    def __getitem__(self, index: Any) -> Any:
+        row = self.result["cases"][index]
+        values = [int(name) for name in self.names]
+        given, true = LabelFile(self.labels / row["name"]), LabelFile(self.clean / row["name"])
+        image = find_image(row["name"], given.values.shape, self.images)
+        return PageCase(
+            row["name"],
+            None if image is None else image[None],
+            given.masks(values),
+            None,
+            true.masks(values),
+            given.spacing,
+            given.in_mm,
+            source="given",
+            affine=given.affine if given.values.ndim == 3 else None,
+        )
+
+    def contents(self) -> Contents:
+        """Return what the report says."""
+        unit = "mm" if self.result["unit"] == "mm" else "voxels"
+        findings = [self._finding(name) for name in self.names]
+        first = LabelFile(self.labels / self.result["cases"][0]["name"])
+        biased = [f for f in findings if f.verdict == "biased"]
+        if biased:
+            words = ", ".join(f"{f.name} {f.direction}" for f in biased)
+            headline = f"The labels of {len(biased)} of {len(findings)} classes are biased ({words})."
+        elif all(f.verdict == "unbiased" for f in findings):
+            headline = "No class is biased: the labels are as large as the clean ones, within the tolerance."
+        else:
+            headline = "Whether the labels are biased cannot be told from these cases."
+        return Contents(
+            title=f"Label audit: {self.folder.resolve().name}",
+            headline=f"{headline} Nothing was corrected.",
+            unit=unit,
+            size_unit=size_unit(first.values.ndim, first.in_mm)[0],
+            subject="the labels",
+            after="clean",
+            findings=findings,
+            provenance={
+                "labels": str(self.labels),
+                "clean labels": str(self.clean),
+                "tolerance": f"{self.result['tolerance']:.3g} {unit}",
+                **versions(),
+            },
+        )
+
+    def _finding(self, name: str) -> Finding:
+        row = self.result["classes"][name]
+        notes = []
+        for key, words in (("spurious", "drawn in {} of {} cases without it"), ("missed", "missed in {} of {} cases")):
+            number, cases = row[key]
+            if number:
+                notes.append(words.format(number, cases))
+        more = {int(n): width for n, width in row["half_width_by_cases"].items()}
+        if row["verdict"] == "cannot tell" and more:
+            most = max(more)
+            notes.append(f"with {most} cases like these the interval would be ±{more[most]:.2g} wide")
+        return Finding(
+            name,
+            row["verdict"],
+            finite(row["bias"]),
+            finite_interval(row["interval"]),
+            int(row["cases_used"]),
+            "nothing; an audit only measures",
+            dice={"labels, to the clean ones": float(row["dice"])},
+            notes=notes,
+        )

@@ -1,0 +1,174 @@
+"""What a report says: the verdict of each class in words and numbers, tables, and where everything comes from."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from monai_sc.reports.page.measures import WARNINGS
+
+__all__ = ["SCHEMA", "Contents", "Finding", "document", "to_check", "versions"]
+
+SCHEMA = "monai_sc report 1"
+
+PACKAGES = ("monai-sc", "monai", "torch", "numpy", "scipy", "nibabel", "itk")
+
+
+@dataclass
+class Finding:
+    """What was found about one class, and what was done.
+
+    Attributes:
+        name: of the class.
+        verdict: ``"biased"``, ``"unbiased"`` or ``"cannot tell"``.
+        bias: of the labels, in the unit of the report; negative: they are too large. ``None`` where undefined.
+        interval: of 95 %; ``None`` where there is none.
+        num_cases: that it was measured on.
+        remaining: the bias after the correction, where it was measured.
+        remaining_interval: of 95 %.
+        done: what was done, a sentence without a stop: ``"boundaries moved inwards by 2.1 mm"``.
+        dice: by name, such as ``"labels given"``.
+        notes: more sentences.
+    """
+
+    name: str
+    verdict: str
+    bias: float | None
+    interval: Sequence[float] | None
+    num_cases: int
+    done: str
+    remaining: float | None = None
+    remaining_interval: Sequence[float] | None = None
+    dice: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def direction(self) -> str:
+        """Whether the labels are too large or too small."""
+        return "" if not self.bias else "too large" if self.bias < 0 else "too small"
+
+
+@dataclass
+class Contents:
+    """What a report says, but for its cases.
+
+    Attributes:
+        title: of the page.
+        headline: the verdict in one or two sentences.
+        unit: of distances: ``"mm"`` or ``"voxels"``.
+        size_unit: of sizes, see :py:func:`~monai_sc.reports.page.measures.size_unit`.
+        subject: whose boundary the bias is of: ``"the network that learnt from the labels"``, ``"the labels"``.
+        after: what the labels are compared with: ``"corrected"`` or ``"clean"``.
+        findings: one per class.
+        rounds: the history of a run; nothing of others.
+        kept_round: the round in force, of a run.
+        stop_reason: of a run.
+        recovered: of a run, see :py:func:`~monai_sc.reports.summarise_run`.
+        skipped: why cases were left out, by id.
+        provenance: versions, files and settings, by name.
+        undo: how to take it back.
+    """
+
+    title: str
+    headline: str
+    unit: str
+    size_unit: str
+    subject: str
+    after: str
+    findings: Sequence[Finding]
+    rounds: Sequence[Mapping[str, Any]] = ()
+    kept_round: int | None = None
+    stop_reason: str = ""
+    recovered: float | None = None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    undo: str = ""
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes."""
+        return [finding.name for finding in self.findings]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    found = {"Python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def to_check(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is to be checked by hand: each kind of warning with the cases that have it, the gravest first."""
+    return [
+        {"what": what, "why": why, "cases": found}
+        for what, why in WARNINGS.items()
+        if (found := [c["id"] for c in cases if any(w["what"] == what for w in c["warnings"])])
+    ]
+
+
+def document(contents: Contents, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a report as JSON types.
+
+    Args:
+        contents: of the report.
+        cases: measures of the cases, of :py:func:`~monai_sc.reports.page.measures.measure_case`.
+
+    Returns:
+        ``schema``, the fields of :py:class:`Contents` (``findings`` as ``classes``, by name), ``check`` (of
+        :py:func:`to_check`) and ``cases``, those that changed most first.
+    """
+    ranked = sorted(cases, key=lambda case: (-case["changed"], case["id"]))
+    return {
+        "schema": SCHEMA,
+        "title": contents.title,
+        "headline": contents.headline,
+        "unit": contents.unit,
+        "size_unit": contents.size_unit,
+        "subject": contents.subject,
+        "after": contents.after,
+        "classes": {
+            finding.name: {
+                "verdict": finding.verdict,
+                "bias": finding.bias,
+                "interval": finding.interval,
+                "direction": finding.direction,
+                "num_cases": finding.num_cases,
+                "done": finding.done,
+                "remaining": finding.remaining,
+                "remaining_interval": finding.remaining_interval,
+                "dice": dict(finding.dice),
+                "notes": list(finding.notes),
+            }
+            for finding in contents.findings
+        },
+        "rounds": list(contents.rounds),
+        "kept_round": contents.kept_round,
+        "stop_reason": contents.stop_reason,
+        "recovered": contents.recovered,
+        "skipped": dict(contents.skipped),
+        "check": to_check(ranked),
+        "cases": ranked,
+        "provenance": dict(contents.provenance),
+        "undo": contents.undo,
+    }
+
+
+def finite(value: Any) -> float | None:
+    """Return a number, ``None`` where it is not finite or missing."""
+    return None if value is None or not np.isfinite(value) else float(value)
+
+
+def finite_interval(interval: Any) -> list[float] | None:
+    """Return an interval, ``None`` where it is not finite or missing."""
+    if interval is None or any(finite(end) is None for end in interval):
+        return None
+    return [float(end) for end in interval]

@@ -1,0 +1,132 @@
+"""The report of a folder of labels that was corrected by predictions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from monai_sc.data.audit import LabelFile
+from monai_sc.data.correct import MANIFEST, REPORT
+from monai_sc.data.durable import sha256
+from monai_sc.reports.page.contents import Contents, Finding, finite, finite_interval, versions
+from monai_sc.reports.page.measures import PageCase, size_unit
+from monai_sc.reports.shown_cases import find_image
+
+__all__ = ["FolderSource"]
+
+
+class FolderSource(Sequence[PageCase]):
+    """What the report of :py:func:`~monai_sc.data.correct_folder` shows.
+
+    Args:
+        folder: that it wrote.
+        images: folder of images of the same names, or none.
+
+    Raises:
+        ValueError: when the folder is damaged.
+    """
+
+    def __init__(self, folder: Path, images: Path | None = None) -> None:
+        self.folder = folder
+        self.images = images
+        try:
+            self.report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+            lines = (folder / MANIFEST).read_text(encoding="utf-8").splitlines()
+            self.entries: list[dict[str, Any]] = [json.loads(line) for line in lines]
+            self.names = list(self.report["classes"])
+            self.values = self.report["values"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{folder} must be a folder that `python -m monai_sc correct` wrote, with {REPORT} and {MANIFEST} as "
+                f"they were written; {type(error).__name__}: {error}."
+            ) from error
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: Any) -> Any:
+        entry = self.entries[index]
+        given, label = LabelFile(Path(entry["label"]["path"])), LabelFile(self.folder / entry["case"])
+        image = find_image(entry["case"], given.values.shape, self.images)
+        return PageCase(
+            entry["case"],
+            image=None if image is None else image[None],
+            given=given.masks(self.values),
+            corrected=label.masks(self.values),
+            clean=None,
+            spacing=given.spacing,
+            in_mm=given.in_mm,
+            source=entry["source"],
+            affine=given.affine if given.values.ndim == 3 else None,
+        )
+
+    def contents(self) -> Contents:
+        """Return what the report says."""
+        report = self.report
+        unit = "mm" if report["unit"] == "mm" else "voxels"
+        findings = [self._finding(name, unit) for name in self.names]
+        first = LabelFile(Path(self.entries[0]["label"]["path"]))
+        return Contents(
+            title=f"Label correction: {self.folder.resolve().name}",
+            headline=self._headline(findings),
+            unit=unit,
+            size_unit=size_unit(first.values.ndim, first.in_mm)[0],
+            subject="the network that learnt from the labels",
+            after="corrected",
+            findings=findings,
+            provenance={
+                "corrected labels": str(self.folder.resolve()),
+                "label files that were given": f"{len(self.entries)}, SHA-256 in {MANIFEST}",
+                f"SHA-256 of {MANIFEST}": sha256(self.folder / MANIFEST),
+                "clean cases": str(report["clean_cases"]),
+                **versions(),
+            },
+            undo="The originals are where they were; delete the folder of the corrected labels.",
+        )
+
+    def _finding(self, name: str, unit: str) -> Finding:
+        row = self.report["classes"][name]
+        own = row["correction"]
+        shift = own["shift"]
+        if name in self.report["labels_kept"]:
+            done = "labels left as they were given: corrected, they would be worse"
+        elif own["representation"] == "none" or not shift:
+            done = "boundaries not moved; the shape of the prediction blended in"
+        else:
+            done = f"boundaries moved {'inwards' if shift < 0 else 'outwards'} by {abs(shift):.1f} {unit}"
+        notes = [own["note"]]
+        if row["refused"]:
+            notes.append(f"in {row['refused']} cases the shift would have left too little, and was not made")
+        if (rule := row["existence"]["rule"]) is not None:
+            notes.append(f"objects with a {rule['feature']} under {rule['threshold']:.3g} were dropped")
+        both = self.report["both"]
+        scores = {}
+        if both["cases"]:
+            cases = f"{both['cases']} cases with both labels"
+            scores = {f"{cases}, given": both["given"][name], f"{cases}, corrected": both["corrected"][name]}
+        return Finding(
+            name,
+            row["verdict"],
+            finite(row["bias"]),
+            finite_interval(row["interval"]),
+            int(row["cases_used"]),
+            done,
+            dice=scores,
+            notes=notes,
+        )
+
+    def _headline(self, findings: list[Finding]) -> str:
+        biased = [f for f in findings if f.verdict == "biased"]
+        corrected = [f for f in findings if f.name not in self.report["labels_kept"]]
+        words = ", ".join(f"{f.name} {f.direction}" for f in biased)
+        found = (
+            f"The labels of {len(biased)} of {len(findings)} classes are biased ({words})."
+            if biased
+            else "No class is shown to be biased."
+        )
+        if not corrected:
+            return f"{found} All labels were left as they were given."
+        done = "all classes" if len(corrected) == len(findings) else ", ".join(f.name for f in corrected)
+        return f"{found} The labels of {done} were corrected; the originals are untouched."

@@ -1,0 +1,174 @@
+"""The report of a training: its store of labels, and the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from monai.transforms import LoadImage
+
+from monai_sc.data.durable import sha256
+from monai_sc.data.label_files import PICTURES, file_suffix
+from monai_sc.data.label_store import LabelStore
+from monai_sc.data.round_writer import MANIFEST
+from monai_sc.reports.page.contents import Contents, Finding, finite, finite_interval, versions
+from monai_sc.reports.page.measures import PageCase, size_unit
+from monai_sc.transforms.distance import voxel_size
+
+__all__ = ["RESULTS", "RunSource"]
+
+RESULTS = "results.json"
+
+
+class RunSource(Sequence[PageCase]):
+    """What the report of a training shows.
+
+    Args:
+        store: of the labels.
+        results: of :py:func:`~monai_sc.reports.summarise_run`; with ``settings``, for the provenance.
+        folder: of the run, as a user calls it.
+    """
+
+    def __init__(self, store: LabelStore, results: Mapping[str, Any], folder: Path) -> None:
+        self.store = store
+        self.results = results
+        self.folder = folder
+        self.kept = int(results["kept_round"])
+        rounds = results["rounds"]
+        self.voxel_mm = finite(rounds[0].get("voxel_mm"))
+        self._load_image = LoadImage(image_only=True, ensure_channel_first=True)
+        source = file_suffix(store.label_files(0, store.cases[0])[0])
+        self._has_geometry = source not in PICTURES
+
+    def __len__(self) -> int:
+        return len(self.store.cases)
+
+    def __getitem__(self, index: Any) -> Any:
+        case = self.store.cases[index]
+        name = str(case["id"])
+        label = self.store.load(self.store.label_files(0, case), case)
+        affine = np.asarray(label.affine, dtype=np.float64) if self._has_geometry else None
+        given = np.asarray(label.numpy() > 0)
+        ndim = given.ndim - 1
+        spacing, in_mm = (1.0,) * ndim, False
+        if affine is not None:
+            spacing, in_mm = voxel_size(affine, ndim), True
+        elif self.voxel_mm is not None:
+            spacing, in_mm = (self.voxel_mm,) * ndim, True
+        image = self._load_image(case["image"]).numpy()
+        return PageCase(
+            name,
+            image if image.shape[1:] == given.shape[1:] else None,
+            given,
+            self.store.read(name, self.kept) if self.kept else None,
+            self.store.read_clean(name),
+            spacing,
+            in_mm,
+            affine=affine if ndim == 3 else None,
+        )
+
+    def contents(self) -> Contents:
+        """Return what the report says."""
+        results, rounds = self.results, self.results["rounds"]
+        in_mm = self.voxel_mm is not None
+        factors = [record["voxel_mm"] if in_mm else 1.0 for record in rounds]
+        findings = [self._finding(k, name, factors, in_mm) for k, name in enumerate(results["classes"])]
+        ndim = self.store.read(str(self.store.cases[0]["id"]), 0).ndim - 1
+        return Contents(
+            title=f"Label correction: {self.folder.resolve().name}",
+            headline=self._headline(findings),
+            unit="mm" if in_mm else "voxels",
+            size_unit=size_unit(ndim, self._has_geometry or self.voxel_mm is not None)[0],
+            subject="the network that learnt from the labels",
+            after="corrected",
+            findings=findings,
+            rounds=rounds,
+            kept_round=self.kept,
+            stop_reason=rounds[-1]["stop_reason"],
+            recovered=results["recovered"],
+            skipped=results["skipped"],
+            provenance=self._provenance(),
+            undo=f"python -m monai_sc restore {self.folder} --round 0" if self.kept else "",
+        )
+
+    def _finding(self, k: int, name: str, factors: Sequence[float], in_mm: bool) -> Finding:
+        rounds = self.results["rounds"]
+        first = rounds[0]
+        unit = "mm" if in_mm else "voxels"
+        bias = finite(first["bias"][k])
+        interval = finite_interval(first["bias_interval"][k])
+        finding = Finding(
+            name,
+            verdict=first["verdict"][k] if "verdict" in first else "cannot tell",
+            bias=None if bias is None else bias * factors[0],
+            interval=None if interval is None else [end * factors[0] for end in interval],
+            num_cases=int(first["num_used"][k]),
+            done="labels left as they were given",
+            dice=self._dice(k),
+        )
+        notes = []
+        if self.kept:
+            record = self.store.record(self.kept)
+            shift = record["shift"][k] if "shift" in record else None
+            if record.get("kept", [False] * (k + 1))[k]:
+                finding.done = "labels left as they were given, since nothing speaks against them"
+            elif shift is not None:
+                way = "inwards" if shift < 0 else "outwards"
+                moved = f"boundaries moved {way} by {abs(shift) * factors[self.kept - 1]:.1f} {unit}"
+                finding.done = moved if shift else "boundaries not moved; the shape of the prediction blended in"
+            if self.kept < len(rounds):
+                after = rounds[self.kept]
+                remaining = finite(after["bias"][k])
+                finding.remaining = None if remaining is None else remaining * factors[self.kept]
+                ends = finite_interval(after["bias_interval"][k])
+                finding.remaining_interval = None if ends is None else [end * factors[self.kept] for end in ends]
+        correction = first.get("correction", {}).get(name, {})
+        refused = correction.get("refused")
+        if refused:
+            notes.append(f"in {refused} cases the shift would have left too little, and was not made")
+        if first["num_skipped"][k]:
+            notes.append(f"{first['num_skipped'][k]} clean cases did not count, since a mask is empty or full")
+        rule = correction.get("existence", {}).get("rule")
+        if rule is not None:
+            notes.append(f"objects with a {rule['feature']} under {rule['threshold']:.3g} were dropped")
+        if first["clean_dice"][k] < 0.5:
+            notes.append("the network has not learnt it, so that its bias means little: train longer")
+        finding.notes = notes
+        return finding
+
+    def _dice(self, k: int) -> dict[str, float]:
+        labels = {f"labels {name}": values[k] for name, values in self.results["label_dice"].items()}
+        tests = {f"test cases, {name}": values[k] for name, values in self.results["test_dice"].items()}
+        return {**labels, **tests}
+
+    def _headline(self, findings: Sequence[Finding]) -> str:
+        biased = [f for f in findings if f.verdict == "biased"]
+        if not biased:
+            if all(f.verdict == "unbiased" for f in findings):
+                return "No class is biased: the labels are as large as the clean ones, within the tolerance."
+            return "Whether the labels are biased cannot be told from these clean cases."
+        words = ", ".join(f"{f.name} {f.direction}" for f in biased)
+        found = f"The labels of {len(biased)} of {len(findings)} classes are biased ({words})."
+        if not self.kept:
+            return f"{found} No correction was kept: the labels in force are those that were given."
+        number = f"{self.kept} round{'s' if self.kept > 1 else ''}"
+        return f"{found} They were corrected in {number}; the originals are untouched."
+
+    def _provenance(self) -> dict[str, Any]:
+        store, number = self.store, self.store.current
+        found: dict[str, Any] = {"labels in force": f"round {number} of {store.root.resolve()}"}
+        written = [n for n in (number, 0) if (store.root / f"round-{n:03d}" / MANIFEST).is_file()]
+        if written:
+            entries = store.manifest(written[0])
+            found["label files that were given"] = f"{sum(len(e['sources']) for e in entries)}, SHA-256 in the manifest"
+            found[f"SHA-256 of the manifest of round {written[0]}"] = sha256(
+                store.root / f"round-{written[0]:03d}" / MANIFEST
+            )
+        if store.is_simulated:
+            noise = store.record(0)["noise"]
+            found["noise of round 0"] = f"simulated, {noise['name']}, seed {noise['seed']}" if noise else "simulated"
+        if store.config_version is not None:
+            found["version of the configuration"] = store.config_version
+        return {**found, **self.results.get("settings", {}), **versions()}

@@ -1,0 +1,53 @@
+"""What a report is made of, found in a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from monai.config import PathLike
+
+from monai_sc.data.correct import MANIFEST, REPORT
+from monai_sc.data.label_store import LabelStore
+from monai_sc.reports.page.audit import AUDIT, AuditSource
+from monai_sc.reports.page.folder import FolderSource
+from monai_sc.reports.page.run import RESULTS, RunSource
+from monai_sc.reports.page.write import Source
+
+__all__ = ["open_source"]
+
+
+def open_source(folder: PathLike, *, images: PathLike | None = None) -> Source:
+    """Return what the report of a folder is made of.
+
+    Args:
+        folder: of a run that has ended, or that ``python -m monai_sc correct`` or ``audit`` wrote.
+        images: folder with images of the names of the labels, for the latter two.
+
+    Raises:
+        ValueError: when the folder is none of these, or is damaged.
+        FileNotFoundError: when it, ``images``, or a file of a case does not exist.
+    """
+    run = Path(folder)
+    if not run.is_dir():
+        raise FileNotFoundError(f"{run} is no folder.")
+    if images is not None and not Path(images).is_dir():
+        raise FileNotFoundError(f"{images} is no folder.")
+    pictures = None if images is None else Path(images)
+    if (run / RESULTS).is_file():
+        try:
+            results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
+            store, _ = results["store"], results["rounds"][results["kept_round"]]["voxel_mm"]
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"{run / RESULTS} is damaged, or of another version: {type(error).__name__}: {error}."
+            ) from error
+        return RunSource(LabelStore.open(run / store), results, run)
+    if (run / AUDIT).is_file():
+        return AuditSource(run, pictures)
+    if (run / REPORT).is_file() and (run / MANIFEST).is_file():
+        return FolderSource(run, pictures)
+    raise ValueError(
+        f"{run} must be the folder of a run that has ended, with {RESULTS}, or one that `python -m monai_sc correct` "
+        "or `audit` wrote."
+    )

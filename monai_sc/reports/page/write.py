@@ -1,0 +1,105 @@
+"""Writing a report: the page, and the same as JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from monai.config import PathLike
+from rich.progress import track
+
+from monai_sc.correction.state import plain
+from monai_sc.data.durable import replace_synced
+from monai_sc.reports.page.contents import Contents, document
+from monai_sc.reports.page.html import render
+from monai_sc.reports.page.measures import PageCase, measure_case
+from monai_sc.reports.page.overlays import TIERS, Detail, pictures_of
+
+__all__ = ["REPORT_FILES", "Source", "write_page"]
+
+PAGE, DATA, TABLE = REPORT_FILES = ("report.html", "report_data.json", "report_cases.csv")
+
+MEGABYTES = 9.0  # of pictures, so that the page opens at once
+SAMPLE = 6  # cases that are drawn to see which pictures fit
+
+
+class Source(Protocol):
+    """What a report is made of: cases, each read when it is asked for, and what is said of them all."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> PageCase: ...
+
+    def contents(self) -> Contents: ...
+
+
+def write_page(source: Source, out: PathLike, *, megabytes: float = MEGABYTES, progress: bool = True) -> Path:
+    """Write ``report.html``, ``report_data.json`` and ``report_cases.csv``.
+
+    Args:
+        source: of the report.
+        out: folder for the files, made if it does not exist; those of an earlier report are replaced.
+        megabytes: of pictures at most. They are as fine as fits; where even the coarsest are too large, the cases that
+            changed least have none.
+        progress: show a progress bar.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        OSError: naming the file, when it cannot be written.
+    """
+    contents = source.contents()
+    limit = int(megabytes * 1e6)
+    detail = _fitting(source, limit)
+    measured, drawn = [], {}
+    for index in track(range(len(source)), "Writing the report", disable=not progress):
+        case = source[index]
+        measured.append(measure_case(case, contents.class_names))
+        drawn[case.id] = pictures_of(case, detail)
+    found = plain(document(contents, measured), nan=False)
+    pictures, left, without = [], limit, 0
+    for row in found["cases"]:
+        left -= _size(drawn[row["id"]])
+        without += left < 0
+        pictures.append(drawn[row["id"]] if left >= 0 else None)
+    note = f"The {without} cases that changed least are without pictures, which would be too large." if without else ""
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_synced(folder / DATA, json.dumps(found, indent=1) + "\n")
+    replace_synced(folder / TABLE, _table(found))
+    replace_synced(folder / PAGE, render(found, pictures, note=note))
+    return folder / PAGE
+
+
+def _fitting(source: Source, limit: int) -> Detail:
+    """Return the finest pictures of which those of all cases are expected to fit."""
+    sample = [source[int(k)] for k in np.unique(np.linspace(0, len(source) - 1, SAMPLE).round())]
+    for detail in TIERS[:-1]:
+        if np.mean([_size(pictures_of(case, detail)) for case in sample]) * len(source) * 1.1 < limit:
+            return detail
+    return TIERS[-1]
+
+
+def _size(pictures: Mapping[str, Any]) -> int:
+    return sum(len(picture.svg) for key in ("planes", "slices") for picture in pictures[key])
+
+
+def _table(found: Mapping[str, Any]) -> str:
+    """Return the measures as CSV, a line for each case and class."""
+    written = io.StringIO()
+    first: Sequence[str] = ("case", "class", "source")
+    measures = list(next(iter(found["cases"][0]["classes"].values())))
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow([*first, *measures, "warnings"])
+    for case in found["cases"]:
+        for name, own in case["classes"].items():
+            warnings = "; ".join(w["what"] for w in case["warnings"] if w["class"] == name)
+            values = ["" if own[key] is None else own[key] for key in measures]
+            writer.writerow([case["id"], name, case["source"], *values, warnings])
+    return written.getvalue()

@@ -1,0 +1,219 @@
+import csv
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from monai_sc.data import audit_folder, correct_folder
+from monai_sc.reports import open_source, summarise_run, write_audit, write_page, write_report
+from monai_sc.reports.page import RunSource
+
+
+class Elements(HTMLParser):
+    """The elements of a page; all but the void ones must be closed in order."""
+
+    VOID = ("meta", "input", "br", "link")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found = [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def source_of(store, history):
+    return RunSource(store, summarise_run(store, history), store.root.parent)
+
+
+@pytest.fixture
+def page(store, history, tmp_path):
+    return write_page(source_of(store, history), tmp_path / "out", progress=False)
+
+
+def test_page_is_wellformed_and_names_are_unique(page):
+    elements = Elements(page.read_text(encoding="utf-8")).found
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [attributes["href"][1:] for tag, attributes in elements if tag == "a"]
+    assert set(links) <= set(ids)
+    assert len([a for tag, a in elements if tag == "article" and a.get("class") == "case"]) == 5
+
+
+def test_page_needs_nothing_else(page):
+    text = page.read_text(encoding="utf-8")
+    elements = Elements(text).found
+    for tag, attributes in elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        assert "src" not in attributes
+        for key in ("href", "xlink:href"):
+            assert attributes.get(key, "#").startswith(("#", "data:image/"))
+        assert not [key for key in attributes if key.startswith("on")]
+    assert "url(http" not in text
+    assert "@import" not in text
+
+
+def test_names_of_cases_are_escaped(page, store):
+    text = page.read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert "&lt;img src=x onerror=&#34;alert(1)&#34;&gt;&amp;" in text
+    assert not any(attributes.get("src") == "x" for _, attributes in Elements(text).found)
+
+
+def test_verdict_comes_first_and_says_what_was_done(page):
+    text = re.sub(r"<[^>]+>", " ", page.read_text(encoding="utf-8").split("<main>")[1])
+    words = " ".join(text.split())
+    disc, ghost = words.index("disc biased"), words.index("ghost cannot tell")
+    assert disc < ghost < words.index("To check by hand") < words.index("Cases, most changed first")
+    assert "\N{MINUS SIGN}1.5 mm (\N{MINUS SIGN}1.8 to \N{MINUS SIGN}1.2 mm) , too large, from 4 clean cases" in words
+    assert "boundaries moved inwards by 1.5 mm" in words
+    assert "labels given" in words
+    assert "python -m monai_sc restore" in words
+
+
+def test_data_and_table_hold_the_same_numbers(page, store, tmp_path):
+    data = json.loads((page.parent / "report_data.json").read_text(encoding="utf-8"))
+    assert data["schema"] == "monai_sc report 1"
+    assert data["classes"]["disc"]["bias"] == -1.5
+    assert data["classes"]["ghost"]["bias"] is None
+    assert data["classes"]["disc"]["dice"]["labels given"] < data["classes"]["disc"]["dice"]["labels corrected"]
+    changed = [case["changed"] for case in data["cases"]]
+    assert changed == sorted(changed, reverse=True)
+    assert changed[0] > changed[-1]
+    with (page.parent / "report_cases.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert {row["case"] for row in rows} == {case["id"] for case in store.cases}
+    assert float(rows[0]["changed"]) == data["cases"][0]["classes"]["disc"]["changed"]
+    entries = {entry["case"]: entry["voxels_changed"] for entry in store.manifest(1)}
+    assert all(int(row["voxels_changed"]) == entries[row["case"]][row["class"] == "ghost"] for row in rows)
+
+
+def test_pictures_that_do_not_fit_are_left_out(store, history, tmp_path):
+    source = source_of(store, history)
+    sizes = []
+    for megabytes in (9, 0.002, 0):
+        page = write_page(source, tmp_path / "out", megabytes=megabytes, progress=False)
+        text = page.read_text(encoding="utf-8")
+        sizes.append(text.count("data:image/webp"))
+        assert ("are without pictures" in text) == (megabytes < 1)
+        drawn = sum(
+            len(picture) for picture in re.findall(r"<svg viewBox[^>]*aria-hidden.*?</svg>", text) if "data:" in picture
+        )
+        assert drawn <= megabytes * 1e6
+    assert sizes[0] >= 5 > sizes[-1] == 0
+
+
+def test_run_without_a_correction(store, history, tmp_path):
+    store.restore(0)
+    page = write_page(source_of(store, history), tmp_path / "out", progress=False)
+    data = json.loads((page.parent / "report_data.json").read_text(encoding="utf-8"))
+    assert "No correction was kept" in data["headline"]
+    assert data["classes"]["disc"]["done"] == "labels left as they were given"
+    assert data["undo"] == ""
+    Elements(page.read_text(encoding="utf-8"))
+
+
+def test_report_of_a_run_is_written_at_its_end_and_again(store, history, capsys):
+    run = store.root.parent
+    page = write_report(store, history, run, settings={"seed": 5}, progress=False)
+    before = {f.name: f.read_bytes() for f in run.iterdir() if f.is_file()}
+    assert page == run / "report.html"
+    assert "Report: " in capsys.readouterr().out
+    assert b"<dt>seed</dt><dd>5</dd>" in before["report.html"]
+    write_page(open_source(run), run, progress=False)
+    assert {f.name: f.read_bytes() for f in run.iterdir() if f.is_file()} == before
+
+
+def write(folder, name, values, spacing=(1, 1, 2)):
+    folder.mkdir(exist_ok=True)
+    nib.save(nib.Nifti1Image(np.asarray(values), np.diag([*spacing, 1.0])), folder / name)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Label maps that are two voxels too wide, clean ones, images, and predictions that repeat the error."""
+    shape = (24, 26, 12)
+    distance = np.sqrt(((np.indices(shape) - np.reshape([12, 13, 6], (3, 1, 1, 1))) ** 2).sum(axis=0))
+    for k in range(4):
+        radius = 4 + 0.5 * k
+        write(tmp_path / "labels", f"{k}.nii.gz", (distance <= radius + 2).astype(np.uint8))
+        write(tmp_path / "clean", f"{k}.nii.gz", (distance <= radius).astype(np.uint8))
+        write(tmp_path / "images", f"{k}_0000.nii.gz", (distance <= radius).astype(np.float32))
+        write(tmp_path / "predictions", f"{k}.nii.gz", (radius + 2 - distance).astype(np.float32))
+    (tmp_path / "clean" / "3.nii.gz").unlink()
+    return tmp_path
+
+
+def test_report_of_a_corrected_folder(folders):
+    out = folders / "corrected"
+    correct_folder(folders / "predictions", folders / "labels", folders / "clean", out, kind="logits", progress=False)
+    page = write_page(open_source(out, images=folders / "images"), out, progress=False)
+    data = json.loads((out / "report_data.json").read_text(encoding="utf-8"))
+    assert data["classes"]["1"]["direction"] == "too large"
+    assert {case["id"]: case["source"] for case in data["cases"]}["3.nii.gz"] == "corrected"
+    assert "replaced by its clean label" in page.read_text(encoding="utf-8")
+    Elements(page.read_text(encoding="utf-8"))
+
+
+def test_report_of_an_audit(folders):
+    out = folders / "audit"
+    result = audit_folder(folders / "labels", folders / "clean", progress=False)
+    write_audit(result, folders / "labels", folders / "clean", out)
+    page = write_page(open_source(out), out, progress=False)
+    data = json.loads((out / "report_data.json").read_text(encoding="utf-8"))
+    assert data["headline"] == "The labels of 1 of 1 classes are biased (1 too large). Nothing was corrected."
+    assert data["cases"][0]["classes"]["1"]["displacement"] < -1
+    Elements(page.read_text(encoding="utf-8"))
+    write_audit(result, folders / "labels", folders / "clean", out)  # the folder is still that of an audit
+
+
+def damaged(name, text):
+    def change(folder):
+        (folder / name).write_text(text, encoding="utf-8")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        pytest.param(shutil.rmtree, FileNotFoundError, "is no folder", id="no folder"),
+        pytest.param(
+            lambda f: (f / "results.json").unlink(), ValueError, "must be the folder of a run", id="other folder"
+        ),
+        pytest.param(damaged("results.json", "{"), ValueError, "results.json is damaged", id="damaged"),
+        pytest.param(damaged("results.json", "[]"), ValueError, "results.json is damaged", id="a list"),
+        pytest.param(
+            damaged("audit.json", "{}"), ValueError, "must be a folder that `python -m monai_sc audit`", id="audit"
+        ),
+    ],
+)
+@pytest.mark.parametrize("store", ["2d"], indirect=True)
+def test_folders_that_are_refused(store, history, change, error, words):
+    run = Path(write_report(store, history, store.root.parent, progress=False)).parent
+    if words.startswith("must be a folder that"):
+        (run / "results.json").unlink()
+    change(run)
+    with pytest.raises(error, match=re.escape(words)):
+        open_source(run)
+
+
+def test_images_must_be_a_folder(folders):
+    with pytest.raises(FileNotFoundError, match="nowhere is no folder"):
+        open_source(folders, images=folders / "nowhere")
