@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from monai_sc import comparison, data, engines, functional, handlers, losses, networks, reports, transforms
+if TYPE_CHECKING:
+    from monai_sc import comparison, data, engines, functional, handlers, losses, networks, reports, transforms
 
 __all__ = [
     "__version__",
@@ -20,3 +23,17 @@ __all__ = [
 ]
 
 __version__ = version("monai-sc")
+
+
+_MODULES = {*__all__, "correction", "parallel"} - {"__version__"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a module when it is first asked for: all of them take seconds, with PyTorch and MONAI."""
+    if name in _MODULES:
+        return import_module(f"monai_sc.{name}")
+    raise AttributeError(f"module 'monai_sc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -1,0 +1,30 @@
+import subprocess
+import sys
+
+import pytest
+
+import monai_sc
+
+CODE = """
+import sys
+import monai_sc
+assert not {"torch", "monai", "numpy"} & set(sys.modules)
+assert monai_sc.parallel.is_main()  # as configs of bundles call it, which import the package alone
+assert monai_sc.data.LabelStore and monai_sc.transforms.RandMarkovLabelNoise
+"""
+
+
+def test_modules_are_imported_when_they_are_asked_for():
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_module_is_listed():
+    assert {*monai_sc.__all__, "correction", "parallel"} <= set(dir(monai_sc))
+    for name in dir(monai_sc):
+        assert getattr(monai_sc, name) is not None
+
+
+def test_other_names_are_refused():
+    with pytest.raises(AttributeError, match=r"^module 'monai_sc' has no attribute 'absent'$"):
+        monai_sc.absent  # noqa: B018 # the access is what is tested
