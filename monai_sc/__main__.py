@@ -1,50 +1,57 @@
-"""The command line, ``python -m monai_sc COMMAND``."""
+"""The command line, ``python -m monai_sc COMMAND`` or ``monai-sc COMMAND``."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
-from monai_sc.commands.ablate import add_ablate
-from monai_sc.commands.audit import add_audit
-from monai_sc.commands.compare import add_compare
-from monai_sc.commands.correct import add_correct
-from monai_sc.commands.prepare import add_prepare
-from monai_sc.commands.report import add_report
-from monai_sc.commands.simulate import add_simulate
-from monai_sc.commands.stand_in import add_stand_in
+from monai_sc.commands.parser import make_parser
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = (add_ablate, add_audit, add_compare, add_correct, add_prepare, add_report, add_simulate, add_stand_in)
+SCRIPT = "monai-sc"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, and return the exit status. What a user did wrong is one sentence, not a traceback."""
-    parser = argparse.ArgumentParser(
-        prog="python -m monai_sc", description="Annotation error in masks: find it, correct it, simulate it."
-    )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in COMMANDS:
-        command = add(commands)
-        command.add_argument("--debug", action="store_true", help="show where in the code an error came from")
-    # MONAI 1.6 warns in every LoadImage that it has no GPU decoder of DICOM files, where pydicom is installed.
-    logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
-    arguments = parser.parse_args(argv)
+    """Run one command, and return the exit status. What a user did wrong is one sentence, not a traceback.
+
+    Args:
+        argv: the arguments; by default those of the process.
+    """
+    given = sys.argv[1:] if argv is None else list(argv)
+    parser = make_parser(SCRIPT if Path(sys.argv[0]).stem == SCRIPT else "python -m monai_sc")
+    when_stopped = "nothing was done"
     try:
+        arguments = parser.parse_args(given)
+        when_stopped = arguments.when_stopped
+        _quieten()
         arguments.run(arguments)
     except KeyboardInterrupt:
-        print(f"Stopped; {arguments.when_stopped}.", file=sys.stderr)
+        print(f"Stopped; {when_stopped}.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        if arguments.debug:
+        if "--debug" in given:
             traceback.print_exc()
-        text = str(error)
-        print(f"Error: {text if text.endswith('.') else f'{type(error).__name__}: {text}.'}", file=sys.stderr)
+        print(f"Error: {_sentence(error)}", file=sys.stderr)
         return REFUSED if isinstance(error, (ValueError, FileNotFoundError)) else FAILED
     return DONE
+
+
+def _quieten() -> None:
+    """Leave standard output to results."""
+    import rich
+
+    rich.reconfigure(stderr=True)  # the console of progress bars
+    # MONAI 1.6 warns in every LoadImage that it has no GPU decoder of DICOM files, where pydicom is installed.
+    logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
+
+
+def _sentence(error: Exception) -> str:
+    # the text of a KeyError is the representation of what it was made with
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return text if text.endswith(".") else f"{type(error).__name__}: {text}."
 
 
 if __name__ == "__main__":

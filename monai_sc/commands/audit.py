@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from monai_sc.commands.common import print_part
-from monai_sc.correction.state import plain
-from monai_sc.data import Part, audit_folder
-from monai_sc.reports.audit import check_audit_folder, write_audit
+from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, show
 
 __all__ = ["add_audit"]
 
@@ -28,12 +21,12 @@ Under torchrun, in a SLURM job array or with srun, each process takes a part of 
 
 def add_audit(commands: Any) -> argparse.ArgumentParser:
     """Add ``audit``: labels compared with clean ones."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_command(
+        commands,
         "audit",
-        help="is there a bias in a folder of labels?",
+        text="is there a bias in a folder of labels?",
         description="Compare labels with clean ones of the same cases: bias in mm with its interval, by class.",
         epilog=AUDIT_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
     parser.add_argument("--clean", metavar="DIR", required=True, help="folder of clean labels, a few are enough")
@@ -41,14 +34,14 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="DIR", help="folder for audit.json and audit.png, made if need be")
     parser.add_argument("--ignore-value", metavar="V", type=float, help="value of unknown voxels")
     parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(run=_audit, when_stopped="no result was written")
+    add_output_options(parser, _audit, when_stopped="no result was written")
     return parser
 
 
 def _audit(arguments: argparse.Namespace) -> None:
-    quiet = arguments.quiet or arguments.json
+    from monai_sc.data import Part, audit_folder
+    from monai_sc.reports.audit import check_audit_folder, write_audit
+
     sources = [arguments.labels, arguments.clean, *([] if arguments.images is None else [arguments.images])]
     if arguments.out is not None:
         check_audit_folder(arguments.out, sources)
@@ -60,25 +53,21 @@ def _audit(arguments: argparse.Namespace) -> None:
         arguments.clean,
         ignore_value=arguments.ignore_value,
         tolerance=arguments.tolerance,
-        progress=not quiet and part.index == 0,
+        progress=not arguments.quiet and part.index == 0,
         part=part,
         out=arguments.out,
     )
     if not result:
-        print_part(part, quiet)
+        note_part(arguments, part)
         return
-    content = json.dumps(plain(result, nan=False), indent=2)
     if arguments.out is not None:
         write_audit(result, arguments.labels, arguments.clean, arguments.out, images=arguments.images)
-    if arguments.json:
-        print(content)
-    elif not arguments.quiet:
-        _print_audit(result)
-        if arguments.out is not None:
-            print(f"Results and pictures: {Path(arguments.out).resolve()}")
+    show(arguments, result, lambda: _print_audit(result, arguments.out))
 
 
-def _print_audit(result: dict[str, Any]) -> None:
+def _print_audit(result: dict[str, Any], out: str | None) -> None:
+    from rich.table import Table
+
     in_mm = result["unit"] == "mm"
     unit = "mm" if in_mm else "voxels"
     columns = ["class", "cases", "mean Dice", f"bias in {unit} (negative: too large)", "verdict"]
@@ -88,7 +77,7 @@ def _print_audit(result: dict[str, Any]) -> None:
         bias = f"{row['bias']:+.2f}" + ("" if low != low else f" [{low:+.2f}, {high:+.2f}]")
         voxels = [f"{row['bias_voxels']:+.2f}"] if in_mm else []
         table.add_row(name, str(row["cases_used"]), f"{row['dice']:.3f}", bias, row["verdict"], *voxels)
-    Console(width=None if Console().is_terminal else 110).print(table)
+    print_table(table)
     for name, row in result["classes"].items():
         (spurious, absent), (missed, present) = row["spurious"], row["missed"]
         if spurious or missed:
@@ -102,3 +91,5 @@ def _print_audit(result: dict[str, Any]) -> None:
         if row["verdict"] == "cannot tell" and widths:
             more = ", ".join(f"{width:.2f} {unit} with {n}" for n, width in widths)
             print(f"Class {name}: half of the interval would be about {more} clean cases.")
+    if out is not None:
+        print(f"Results and pictures: {Path(out).resolve()}")

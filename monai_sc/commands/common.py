@@ -1,19 +1,148 @@
-"""What several commands share."""
+"""What the commands share: options that several have, how they are read, and how a result is told.
+
+The modules of the commands import what is slow to load (PyTorch, MONAI) in the functions that run, so that help,
+completion and refusals of the command line take no seconds.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from monai_sc.data import Part
+if TYPE_CHECKING:
+    from rich.table import Table
 
-__all__ = ["list_of", "override", "print_part", "seeds"]
+    from monai_sc.data import Part
+
+__all__ = [
+    "DATA_SETS",
+    "WIDTH",
+    "Parser",
+    "WrongUseError",
+    "add_command",
+    "add_debug",
+    "add_output_options",
+    "add_protocol",
+    "add_training_options",
+    "list_of",
+    "note_part",
+    "override",
+    "print_table",
+    "seeds",
+    "several",
+    "show",
+]
+
+DATA_SETS = ("brats2020", "cityscapes", "isic2017", "jsrt", "lidc_idri")
+"""The data sets that can be prepared, which a test compares with those that are."""
+
+WIDTH = 110  # of a table that is not on a terminal
 
 
-def print_part(part: Part, quiet: bool) -> None:
+class WrongUseError(ValueError):
+    """The command line cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are told as those of the commands are, in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongUseError(f"{message[:1].upper()}{message[1:].rstrip('.')}; see {self.prog} --help.")
+
+
+def add_command(commands: Any, name: str, *, text: str, description: str, epilog: str) -> Parser:
+    """Add a command without options.
+
+    Args:
+        commands: what ``add_subparsers`` returned.
+        name: of the command.
+        text: for the list of commands.
+        description: for its own help, one sentence.
+        epilog: of its own help, which begins with an example; printed as it is.
+    """
+    parser: Parser = commands.add_parser(
+        name,
+        help=text,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def add_output_options(parser: argparse.ArgumentParser, run: Callable[..., None], *, when_stopped: str) -> None:
+    """Add the options that every command ends with, and say what it runs.
+
+    Args:
+        parser: of the command, with all its own options.
+        run: takes the arguments.
+        when_stopped: what is there, or to be done, after Ctrl-C.
+    """
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
+    output.add_argument("--quiet", action="store_true", help="print no progress and no words, only errors")
+    add_debug(output)
+    parser.set_defaults(run=run, when_stopped=when_stopped)
+
+
+def add_debug(parser: Any) -> None:
+    """Add ``--debug``, which :py:func:`~monai_sc.__main__.main` understands."""
+    parser.add_argument("--debug", action="store_true", help="show where in the code an error came from")
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that train a bundle several times."""
+    parser.add_argument("--bundle", metavar="DIR", required=True, help="folder of the bundle")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results, new or to go on with")
+    parser.add_argument("--dataset-dir", metavar="DIR", help="data of the bundle (default: data in its folder)")
+    parser.add_argument("--seeds", metavar="N", type=seeds, default=[0], help="how many, or which: 0,3,5 (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="the smaller setting of the bundle")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trainings at the same time (default: 1)")
+    parser.add_argument(
+        "--set", metavar="ID=VALUE", type=override, action="append", default=[], help="of the configs; may be repeated"
+    )
+
+
+def add_protocol(parser: argparse.ArgumentParser) -> None:
+    """Add ``--protocol``, of commands that compare methods."""
+    parser.add_argument(
+        "--protocol",
+        choices=("paper", "plain"),
+        default="paper",
+        help="paper: the other methods learn from the clean cases too; plain: they do not see them (default: paper)",
+    )
+
+
+def show(arguments: argparse.Namespace, result: Any, tell: Callable[[], None]) -> None:
+    """Print what came of a command: as JSON, in words, or not at all.
+
+    Args:
+        arguments: of the command.
+        result: of types that JSON has, of numpy, or paths.
+        tell: prints it in words.
+    """
+    if arguments.json:
+        from monai_sc.correction.state import plain
+
+        print(json.dumps(plain(result, nan=False), indent=2, default=str))
+    elif not arguments.quiet:
+        tell()
+
+
+def note_part(arguments: argparse.Namespace, part: Part) -> None:
     """Tell the user that the result is the matter of another process."""
-    if not quiet:
-        print(f"{part} is done; the last one to end writes the result.")
+    if not arguments.quiet:
+        print(f"{part} is done; the last one to end writes the result.", file=sys.stderr)
+
+
+def print_table(table: Table) -> None:
+    """Print a table, as wide as it needs to be where there is no terminal."""
+    from rich.console import Console
+
+    Console(width=None if Console().is_terminal else WIDTH).print(table)
 
 
 def list_of(kind: type) -> Any:
@@ -24,6 +153,16 @@ def list_of(kind: type) -> Any:
         return values if len(values) > 1 else values[0]
 
     parse.__name__ = f"{kind.__name__} or list of {kind.__name__}"  # which argparse names when it is none
+    return parse
+
+
+def several(kind: type) -> Callable[[str], list[Any]]:
+    """Return what reads a list of values of a kind, between commas."""
+
+    def parse(text: str) -> list[Any]:
+        return [kind(part) for part in text.split(",")]
+
+    parse.__name__ = f"list of {kind.__name__}"  # which argparse names when it is none
     return parse
 
 

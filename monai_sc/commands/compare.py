@@ -6,23 +6,23 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from monai_sc.commands.common import override, seeds
-from monai_sc.comparison import compare
-from monai_sc.comparison.grid import METHODS
-from monai_sc.comparison.summary import MEAN
-from monai_sc.comparison.tables import dice_text, difference_text
+from monai_sc.commands.common import (
+    WIDTH,
+    add_command,
+    add_output_options,
+    add_protocol,
+    add_training_options,
+    show,
+)
 
 __all__ = ["add_compare"]
 
-COMPARE_EXAMPLE = f"""\
+COMPARE_EXAMPLE = """\
 example:
   python -m monai_sc compare --bundle bundles/jsrt --dataset-dir DATA --methods noisy,gce,sc,clean \\
       --noise markov_expand,markov_shrink --seeds 3 --quick --jobs 2 --out comparison
 
-methods: {", ".join(METHODS)}.
+methods: noisy, gce, sce, ct_plus, elr, cdr, qam, cle, sc, clean.
 Your own method is a .json that is merged over the bundle's train.json, as those in monai_sc/configs/methods are; its
 run must end with monai_sc.comparison.write_result.
 
@@ -34,47 +34,38 @@ log.txt; delete its folder to train it again.
 
 def add_compare(commands: Any) -> argparse.ArgumentParser:
     """Add ``compare``: methods against label noise."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_command(
+        commands,
         "compare",
-        help="train several methods on the same noisy labels, and compare them",
+        text="train several methods on the same noisy labels, and compare them",
         description="Train methods against label noise on the noises and seeds of a bundle, and compare their Dice.",
         epilog=COMPARE_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--bundle", metavar="DIR", required=True, help="folder of the bundle")
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the comparison, new or to go on with")
-    parser.add_argument("--dataset-dir", metavar="DIR", help="data of the bundle (default: data in its folder)")
+    add_training_options(parser)
     parser.add_argument(
-        "--methods", metavar="NAMES", type=_names, default=list(METHODS), help="names or .json files, or all (all)"
+        "--methods", metavar="NAMES", type=_names, default=["all"], help="names or .json files, or all (default: all)"
     )
     parser.add_argument("--noise", metavar="NAMES", type=_names, help="noises of the bundle (default: its own choice)")
-    parser.add_argument("--seeds", metavar="N", type=seeds, default=[0], help="how many, or which: 0,3,5 (1)")
-    parser.add_argument("--quick", action="store_true", help="the smaller setting of the bundle")
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trainings at the same time (1)")
+    add_protocol(parser)
     parser.add_argument(
-        "--protocol",
-        choices=("paper", "plain"),
-        default="paper",
-        help="paper: the other methods learn from the clean cases too; plain: they do not see them (paper)",
+        "--against", metavar="NAME", default="sc", help="the method that others are compared with (default: sc)"
     )
-    parser.add_argument("--against", metavar="NAME", default="sc", help="the method that others are compared with (sc)")
-    parser.add_argument(
-        "--set", metavar="ID=VALUE", type=override, action="append", default=[], help="of the configs; may be repeated"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(run=_compare, when_stopped="what is done is kept, and the same command goes on")
+    add_output_options(parser, _compare, when_stopped="what is done is kept, and the same command goes on")
     return parser
 
 
 def _names(text: str) -> list[str]:
-    return list(METHODS) if text == "all" else [name for name in text.split(",") if name]
+    return [name for name in text.split(",") if name]
 
 
 def _compare(arguments: argparse.Namespace) -> None:
+    from monai_sc.comparison import compare
+    from monai_sc.comparison.grid import METHODS
+
     found = compare(
         arguments.bundle,
         arguments.out,
-        methods=arguments.methods,
+        methods=METHODS if arguments.methods == ["all"] else arguments.methods,
         noises=arguments.noise,
         seeds=arguments.seeds,
         dataset_dir=arguments.dataset_dir,
@@ -85,13 +76,17 @@ def _compare(arguments: argparse.Namespace) -> None:
         against=arguments.against,
         progress=not arguments.quiet,
     )
-    if not arguments.quiet:
-        _print_comparison(found)
-        print(f"Results: {Path(arguments.out).resolve() / 'results.md'}, and the picture results.png beside it.")
+    show(arguments, found, lambda: _print_comparison(found, Path(arguments.out)))
 
 
-def _print_comparison(found: dict[str, Any]) -> None:
-    console = Console(width=None if Console().is_terminal else 110)
+def _print_comparison(found: dict[str, Any], out: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from monai_sc.comparison.summary import MEAN
+    from monai_sc.comparison.tables import dice_text, difference_text
+
+    console = Console(width=None if Console().is_terminal else WIDTH)
     names = [*found["classes"], MEAN]
     for noise, methods in found["noises"].items():
         table = Table("method", "seeds", *names, f"from {found['against']}", title=noise)
@@ -100,3 +95,4 @@ def _print_comparison(found: dict[str, Any]) -> None:
             table.add_row(method, str(len(row["seeds"])), *cells, difference_text(row).replace("[", r"\["))
         console.print(table)
     console.print(f"Dice on the test cases; * differs from {found['against']} (p < 0.05, adjusted for the methods).")
+    print(f"Results: {out.resolve() / 'results.md'}, and the picture results.png beside it.")

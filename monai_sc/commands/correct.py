@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from monai_sc.commands.common import print_part
-from monai_sc.data import Part, correct_folder
+from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
 
 __all__ = ["add_correct"]
 
@@ -27,12 +22,12 @@ Under torchrun, in a SLURM job array or with srun, each process takes a part of 
 
 def add_correct(commands: Any) -> argparse.ArgumentParser:
     """Add ``correct``: labels corrected by predictions and a few clean labels."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_command(
+        commands,
         "correct",
-        help="correct a folder of labels by predictions and a few clean labels",
+        text="correct a folder of labels by predictions and a few clean labels",
         description="Correct a folder of labels by the predictions of a network that learnt from them.",
         epilog=CORRECT_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--predictions", metavar="DIR", required=True, help="of all cases, the clean ones among them")
     parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
@@ -40,24 +35,26 @@ def add_correct(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder for the corrected labels")
     parser.add_argument("--kind", choices=("logits", "probabilities"), help="of predictions whose files do not say it")
     parser.add_argument("--trusted", metavar="DIR", help="folder of masks of voxels that stay as they are")
-    parser.add_argument("--names", metavar="NAME", type=_names, help="of the classes 1, 2, ...: lung,heart")
+    parser.add_argument("--names", metavar="NAMES", type=several(str), help="of the classes 1, 2, ...: lung,heart")
     parser.add_argument("--ignore-value", metavar="V", type=int, help="value of unknown voxels, which stay")
     parser.add_argument("--max-shift-mm", metavar="MM", type=float, help="no boundary moves farther")
     parser.add_argument(
-        "--representation", choices=("auto", "distance", "logit"), default="auto", help="of the correction (auto)"
+        "--representation",
+        choices=("auto", "distance", "logit"),
+        default="auto",
+        help="of the correction (default: auto)",
     )
     parser.add_argument(
-        "--shape-weight", metavar="W", type=float, default=0.5, help="of the shape of the given labels (0.5)"
+        "--shape-weight", metavar="W", type=float, default=0.5, help="of the shape of the given labels (default: 0.5)"
     )
     parser.add_argument("--no-presence", action="store_true", help="never drop an object")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(run=_correct, when_stopped="no result was written")
+    add_output_options(parser, _correct, when_stopped="no result was written")
     return parser
 
 
 def _correct(arguments: argparse.Namespace) -> None:
-    quiet = arguments.quiet or arguments.json
+    from monai_sc.data import Part, correct_folder
+
     part = Part.from_environment()
     report = correct_folder(
         arguments.predictions,
@@ -72,19 +69,18 @@ def _correct(arguments: argparse.Namespace) -> None:
         representation=arguments.representation,
         shape_weight=arguments.shape_weight,
         presence=not arguments.no_presence,
-        progress=not quiet and part.index == 0,
+        progress=not arguments.quiet and part.index == 0,
         part=part,
     )
     if not report:
-        print_part(part, quiet)
+        note_part(arguments, part)
         return
-    if arguments.json:
-        print(json.dumps(report, indent=2))
-    elif not arguments.quiet:
-        _print_correction(report, Path(arguments.out))
+    show(arguments, report, lambda: _print_correction(report, Path(arguments.out)))
 
 
 def _print_correction(report: dict[str, Any], out: Path) -> None:
+    from rich.table import Table
+
     unit = "mm" if report["unit"] == "mm" else "voxels"
     table = Table("class", f"bias of the network in {unit}", "verdict", "correction", "voxels changed")
     for name, row in report["classes"].items():
@@ -94,7 +90,7 @@ def _print_correction(report: dict[str, Any], out: Path) -> None:
         own = row["correction"]
         done = "none" if own["representation"] == "none" else f"{own['representation']} {own['shift']:+.2f}"
         table.add_row(name, bias, row["verdict"], done, str(report["voxels_changed"][name]))
-    Console(width=None if Console().is_terminal else 110).print(table)
+    print_table(table)
     for name, row in report["classes"].items():
         print(f"Class {name}: {row['correction']['note']}.")
         if row["existence"]["rule"] is not None:
@@ -110,10 +106,3 @@ def _print_correction(report: dict[str, Any], out: Path) -> None:
     if report["labels_kept"]:
         print(f"Labels of {', '.join(report['labels_kept'])} stay as they are: corrected, they would be worse.")
     print(f"{report['cases']} corrected labels in {out.resolve()}, with report.json and manifest.jsonl.")
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
-
-
-_names.__name__ = "list of names"

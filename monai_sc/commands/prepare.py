@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+from monai_sc.commands.common import DATA_SETS, add_command, add_output_options, print_table, show
 
-from monai_sc.data import prepare
-from monai_sc.data.preparation.prepare import LAYOUTS, Preparation
-from monai_sc.data.preparation.prepared import PREPARED
+if TYPE_CHECKING:
+    from monai_sc.data import Preparation
 
 __all__ = ["add_prepare"]
 
@@ -22,20 +19,19 @@ example:
 
 SOURCE is only read. The files grow in OUT.partial, which becomes OUT when it is complete; a call that was stopped goes
 on when it is made again. The layouts that are understood are listed in docs/data_sets.md.
-Exit status: 0 done, 1 failed (a file, the disk), 2 refused (arguments, or a source that is incomplete).
 """
 
 
 def add_prepare(commands: Any) -> argparse.ArgumentParser:
     """Add ``prepare``: a downloaded data set made into the folder that its bundle reads."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_command(
+        commands,
         "prepare",
-        help="make a downloaded data set ready for its bundle",
+        text="make a downloaded data set ready for its bundle",
         description="Make a data set as it was downloaded ready for its bundle: checked, resized, and split.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=sorted(LAYOUTS), help=", ".join(sorted(LAYOUTS)))
+    parser.add_argument("name", metavar="NAME", choices=DATA_SETS, help=", ".join(DATA_SETS))
     parser.add_argument("--source", metavar="DIR", required=True, help="the data set as it was unpacked, only read")
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder, outside of the source")
     parser.add_argument("--size", metavar="N", type=int, nargs="+", help="width, height (and depth) of the images")
@@ -45,21 +41,29 @@ def add_prepare(commands: Any) -> argparse.ArgumentParser:
         "--on-bad-case",
         choices=("raise", "skip"),
         default="raise",
-        help="stop at a damaged file (raise), or leave its case out",
+        help="stop at a damaged file, or leave its case out (default: raise)",
     )
     parser.add_argument(
         "--split", metavar="N", type=int, nargs=3, help="shares of training, clean and test cases, such as 6 2 2"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of splits that are drawn (0)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of splits that are drawn (default: 0)")
     options: list[Any] = [  # each is an argument of the layout with that name
         parser.add_argument(
-            "--modalities", metavar="M", nargs="+", help="brats2020: flair (default), t1, t1ce, t2; one channel each"
+            "--modalities",
+            metavar="M",
+            nargs="+",
+            help="brats2020: flair, t1, t1ce, t2; one channel each (default: flair)",
         ),
         parser.add_argument(
-            "--agreement", metavar="N", type=int, help="lidc_idri: annotators who drew what is true, of four (3)"
+            "--agreement",
+            metavar="N",
+            type=int,
+            help="lidc_idri: annotators who drew what is true, of four (default: 3)",
         ),
         parser.add_argument(
-            "--noisy", metavar="KIND", help="lidc_idri: union (default), intersection, or annotator-1 to annotator-4"
+            "--noisy",
+            metavar="KIND",
+            help="lidc_idri: union, intersection, or annotator-1 to annotator-4 (default: union)",
         ),
         parser.add_argument(
             "--gaps",
@@ -68,19 +72,20 @@ def add_prepare(commands: Any) -> argparse.ArgumentParser:
             help="lidc_idri: accept scans whose slices are not evenly spaced",
         ),
         parser.add_argument(
-            "--min-car-share", metavar="P", type=float, help="cityscapes: of the pixels of an image that counts (0.01)"
+            "--min-car-share",
+            metavar="P",
+            type=float,
+            help="cityscapes: of the pixels of an image that counts (default: 0.01)",
         ),
     ]
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(
-        run=_prepare, options=[option.dest for option in options], when_stopped="the same call goes on from there"
-    )
+    parser.set_defaults(options=[option.dest for option in options])
+    add_output_options(parser, _prepare, when_stopped="the same call goes on from there")
     return parser
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
-    quiet = arguments.quiet or arguments.json
+    from monai_sc.data import prepare
+
     given = {name: getattr(arguments, name) for name in arguments.options if getattr(arguments, name) is not None}
     done = prepare(
         arguments.name,
@@ -92,22 +97,23 @@ def _prepare(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         partial=arguments.partial,
         on_bad_case=arguments.on_bad_case,
-        progress=not quiet,
+        progress=not arguments.quiet,
         **given,
     )
-    if arguments.json:
-        print(json.dumps({**vars(done), "out": str(done.out)}, indent=2))
-    elif not arguments.quiet:
-        _print(done)
+    show(arguments, vars(done), lambda: _print(done))
 
 
 def _print(done: Preparation) -> None:
+    from rich.table import Table
+
+    from monai_sc.data.preparation.prepared import PREPARED
+
     if done.was_complete:
         print(f"Nothing to do: {done.out} is complete.")
     table = Table("split", "cases")
     for split, count in done.counts.items():
         table.add_row(split, str(count))
-    Console().print(table)
+    print_table(table)
     if empty := [split for split, count in done.counts.items() if not count]:
         print(f"No case in {', '.join(empty)}: a bundle needs some in each split; prepare more, or give other shares.")
     if done.missing:

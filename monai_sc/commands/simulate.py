@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from monai_sc.commands.common import list_of, print_part
-from monai_sc.data import NoiseChoice, Part, simulate_folder, summary
-from monai_sc.data.simulation.folder import MANIFEST, SimulationFolder
-from monai_sc.data.simulation.masks import find_masks
+from monai_sc.commands.common import (
+    add_command,
+    add_output_options,
+    list_of,
+    note_part,
+    print_table,
+    several,
+    show,
+)
 
 __all__ = ["add_simulate"]
 
@@ -26,18 +25,17 @@ example:
 
 A run that was stopped goes on when it is called again.
 Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
-Exit status: 0 done, 1 failed (a file, the disk), 2 refused (arguments, or folders that do not fit them).
 """
 
 
 def add_simulate(commands: Any) -> argparse.ArgumentParser:
     """Add ``simulate``: a folder of masks made noisy."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_command(
+        commands,
         "simulate",
-        help="make noisy copies of a folder of masks",
+        text="make noisy copies of a folder of masks",
         description="Make noisy copies of all masks in a folder: same names, file types, headers and geometry.",
         epilog=SIMULATE_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="IN", help="folder of the clean masks, which are only read")
     parser.add_argument("out", metavar="OUT", help="folder for the noisy masks: new, or that of the same call")
@@ -63,20 +61,21 @@ def add_simulate(commands: Any) -> argparse.ArgumentParser:
         "--target-displacement", metavar="X", type=float, help="or this mean, negative to expand, in the unit"
     )
     labels = parser.add_argument_group("label maps")
-    labels.add_argument("--classes", metavar="C", type=_classes, help="1,2,3; others stay. Default: all in a file")
+    labels.add_argument("--classes", metavar="C", type=several(int), help="1,2,3; others stay (default: all in a file)")
     labels.add_argument("--overlap", choices=("nearest", "priority"), help="which class gets a contested voxel")
-    parser.add_argument("--seed", type=int, default=0, help="of the whole folder (default: 0)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the whole folder (default: 0)")
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(
-        run=partial(_simulate, [option.dest for option in options]), when_stopped="the same call goes on from there"
-    )
+    parser.set_defaults(options=[option.dest for option in options])
+    add_output_options(parser, _simulate, when_stopped="the same call goes on from there")
     return parser
 
 
-def _simulate(parameters: Sequence[str], arguments: argparse.Namespace) -> None:
-    given = {name: getattr(arguments, name) for name in parameters if getattr(arguments, name) is not None}
+def _simulate(arguments: argparse.Namespace) -> None:
+    from monai_sc.data import NoiseChoice, Part, simulate_folder, summary
+    from monai_sc.data.simulation.folder import MANIFEST, SimulationFolder
+    from monai_sc.data.simulation.masks import find_masks
+
+    given = {name: getattr(arguments, name) for name in arguments.options if getattr(arguments, name) is not None}
     choice = NoiseChoice(
         given,
         arguments.preset,
@@ -88,7 +87,6 @@ def _simulate(parameters: Sequence[str], arguments: argparse.Namespace) -> None:
     # before the folders are looked at, so that a wrong number is what the user is told
     choice.make(arguments.classes, **({"num_steps": 1} if choice.has_target else {}))
     out = Path(arguments.out)
-    quiet = arguments.quiet or arguments.json
     part = Part.from_environment()
     was_complete = (out / MANIFEST).is_file()
     manifest = simulate_folder(
@@ -100,11 +98,11 @@ def _simulate(parameters: Sequence[str], arguments: argparse.Namespace) -> None:
         classes=arguments.classes,
         seed=arguments.seed,
         workers=arguments.workers,
-        progress=not quiet and part.index == 0,
+        progress=not arguments.quiet and part.index == 0,
         part=part,
     )
     if not manifest:
-        print_part(part, quiet)
+        note_part(arguments, part)
         return
     result = {
         "out": str(out.resolve()),
@@ -114,19 +112,20 @@ def _simulate(parameters: Sequence[str], arguments: argparse.Namespace) -> None:
         "calibration": (SimulationFolder(out).record() or {})["calibration"],
         "classes": summary(manifest),
     }
-    if arguments.json:
-        print(json.dumps(result, indent=2))
-    elif not arguments.quiet:
-        _print_simulation(result)
+    show(arguments, result, lambda: _print_simulation(result))
 
 
 def _print_simulation(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from monai_sc.data.simulation.folder import MANIFEST
+
     if result["was_complete"]:
         print(f"Nothing to do: {result['out']} is complete.")
     table = Table("class", "cases", "mean Dice", "mean displacement (negative: expands)")
     for row in result["classes"]:
         table.add_row(str(row["class"]), str(row["cases"]), _number(row["dice"], ".3f"), _displacement(row))
-    Console().print(table)
+    print_table(table)
     if result["calibration"]:
         print(f"Steps that were found for the target: {result['calibration']['num_steps']}.")
     if left_out := result["left_out"]:
@@ -141,10 +140,3 @@ def _displacement(row: dict[str, Any]) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _classes(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
-_classes.__name__ = "list of int"

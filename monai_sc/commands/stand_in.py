@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from monai_sc.data.preparation.layout import SPLITS
-from monai_sc.data.stand_ins import STAND_INS
+from monai_sc.commands.common import DATA_SETS, add_command, add_output_options, show
 
 __all__ = ["add_stand_in"]
 
@@ -22,14 +21,14 @@ To try the preparation and the bundle of a data set without its download; nothin
 
 def add_stand_in(commands: Any) -> argparse.ArgumentParser:
     """Add ``stand-in``: a small generated data set in the layout of an official one."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_command(
+        commands,
         "stand-in",
-        help="write a small generated data set in an official layout",
+        text="write a small generated data set in an official layout",
         description="Write a small generated data set with the folders, file names and file types of an official one.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", choices=sorted(STAND_INS), help=", ".join(sorted(STAND_INS)))
+    parser.add_argument("name", metavar="NAME", choices=DATA_SETS, help=", ".join(DATA_SETS))
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
     parser.add_argument(
         "--cases",
@@ -37,11 +36,10 @@ def add_stand_in(commands: Any) -> argparse.ArgumentParser:
         type=int,
         nargs=3,
         default=(4, 2, 2),
-        help="numbers of training, clean and test cases (4 2 2)",
+        help="numbers of training, clean and test cases (default: 4 2 2)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the images (0)")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.set_defaults(run=_stand_in, when_stopped="delete what was written")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the images (default: 0)")
+    add_output_options(parser, _stand_in, when_stopped="delete what was written")
     return parser
 
 
@@ -50,7 +48,15 @@ def _stand_in(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--cases must be three numbers of at least 1, got {' '.join(map(str, arguments.cases))}.")
     if arguments.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {arguments.seed}.")
+    from monai_sc.data.preparation.layout import SPLITS
+    from monai_sc.data.stand_ins import STAND_INS
+
     out = Path(arguments.out)
-    STAND_INS[arguments.name](out, num_cases=dict(zip(SPLITS, arguments.cases, strict=True)), seed=arguments.seed)
-    if not arguments.quiet:
-        print(f"A generated stand-in for {arguments.name} in {out.resolve()}; python -m monai_sc prepare comes next.")
+    num_cases = dict(zip(SPLITS, arguments.cases, strict=True))
+    STAND_INS[arguments.name](out, num_cases=num_cases, seed=arguments.seed)
+    result = {"name": arguments.name, "out": str(out.resolve()), "counts": num_cases}
+    show(arguments, result, lambda: _print(result))
+
+
+def _print(result: dict[str, Any]) -> None:
+    print(f"A generated stand-in for {result['name']} in {result['out']}; python -m monai_sc prepare comes next.")

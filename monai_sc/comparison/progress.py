@@ -29,7 +29,7 @@ class GridProgress:
         rows: name of the label whose values are the rows.
         columns: name of the label whose values are the columns.
         jobs: cells that run at the same time.
-        console: to print on.
+        console: to print on; by default that of standard error.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class GridProgress:
         console: Console | None = None,
     ) -> None:
         self.cells, self.rows, self.columns, self.jobs = list(cells), rows, columns, jobs
-        self.console = Console() if console is None else console
+        self.console = Console(stderr=True) if console is None else console
         self.begin = time.monotonic()
         self.running: dict[str, float] = {}
         self.outcomes: dict[str, CellResult | FailedCell] = {}
