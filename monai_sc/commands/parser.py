@@ -10,6 +10,7 @@ from monai_sc.commands.common import Parser
 from monai_sc.commands.compare import add_compare
 from monai_sc.commands.correct import add_correct
 from monai_sc.commands.prepare import add_prepare
+from monai_sc.commands.restore import add_restore
 from monai_sc.commands.simulate import add_simulate
 from monai_sc.commands.stand_in import add_stand_in
 
@@ -21,6 +22,7 @@ COMMANDS = (
     add_compare,
     add_correct,
     add_prepare,
+    add_restore,
     add_simulate,
     add_stand_in,
 )

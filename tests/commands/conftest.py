@@ -1,0 +1,96 @@
+import json
+from importlib.metadata import version
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from monai_sc.data import LabelStore
+
+STEPS = 3
+
+
+def write_masks(folder):
+    folder.mkdir()
+    for k in range(2):
+        mask = np.zeros((30, 32), np.uint8)
+        mask[8 : 18 + k, 9:20] = 255
+        Image.fromarray(mask).save(folder / f"{k}.png")
+
+
+def write_pairs(folder):
+    """Write balls of which the labels are 1 mm too large, as the predictions are, and clean ones of three cases."""
+    for name in ("labels", "clean", "predictions"):
+        (folder / name).mkdir()
+    grid = np.indices((20, 20, 16)) - np.reshape((10, 9, 8), (3, 1, 1, 1))
+    for k in range(4):
+        outside = np.sqrt((grid**2).sum(axis=0)) - (5 + 0.3 * k)
+        for name, margin in {"labels": 1, "clean": 0}.items():
+            if name == "labels" or k < 3:
+                file = folder / name / f"case{k}.nii.gz"
+                nib.save(nib.Nifti1Image((outside <= margin).astype(np.uint8), np.eye(4)), file)
+        chance = 1 / (1 + np.exp(outside - 1))
+        np.savez(
+            folder / "predictions" / f"case{k}.npz", probabilities=np.stack([1 - chance, chance]).transpose(0, 3, 2, 1)
+        )
+
+
+def write_store(root, masks):
+    """Write a label store with a round 1, in which one voxel of each case is another."""
+    cases = [{"id": file.stem, "image": str(file), "label": str(file), "foreground": 255} for file in masks.glob("*")]
+    store = LabelStore(root, cases, class_names=["lung"])
+    with store.write_round(1, {"bias": [-1.5]}) as writer:
+        for case in store.cases:
+            label = store.read(case["id"], 0)
+            label[0, 0, 0] = True
+            writer.write(case["id"], label)
+    return store
+
+
+def write_bundle(folder):
+    """Write what a comparison reads of a bundle, with a noise of ``STEPS`` steps."""
+    noise = {
+        "_target_": "monai_sc.transforms.RandMarkovLabelNoise",
+        "prob": 1.0,
+        "num_steps": STEPS,
+        "expansion_prob": 0.8,
+        "march_prob": 0.5,
+    }
+    (folder / "configs").mkdir(parents=True)
+    train = {"noises": {"none": None, "grow": noise}, "noise": "grow", "run": []}
+    (folder / "configs" / "train.json").write_text(json.dumps(train))
+    (folder / "configs" / "metadata.json").write_text(json.dumps({"name": "A bundle", "version": "0.1.0"}))
+
+
+def write_cells(out, bundle, file, names, **settings):
+    """Write what a comparison leaves when its trainings are done, so that none is left to run."""
+    for k, name in enumerate(names):
+        cell = out / "cells" / name / "seed-0"
+        cell.mkdir(parents=True)
+        dice = [[0.7 + 0.1 * k], [0.72 + 0.1 * k], [0.71]]
+        content = {"classes": ["lung"], "cases": ["a", "b", "c"], "dice": dice, "image_size": [30, 32]}
+        (cell / "result.json").write_text(json.dumps(content))
+    common = {
+        "bundle": "A bundle",
+        "bundle_version": "0.1.0",
+        "dataset_dir": str(bundle / "data"),
+        "quick": False,
+        "overrides": {},
+        "monai_sc": version("monai-sc"),
+    }
+    (out / file).write_text(json.dumps(common | settings))
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    """Return a folder with all that the commands work on, tiny."""
+    write_masks(tmp_path / "masks")
+    write_pairs(tmp_path)
+    write_store(tmp_path / "run" / "labels", tmp_path / "masks")
+    write_bundle(tmp_path / "bundle")
+    bundle = tmp_path / "bundle"
+    write_cells(tmp_path / "comparison", bundle, "comparison.json", ["grow/noisy", "grow/sc"], protocol="paper")
+    level = {"ablation": "noise-level", "noise": "grow", "with_clean": True}
+    write_cells(tmp_path / "level", bundle, "settings.json", ["steps-3/noisy"], **level)
+    return tmp_path
