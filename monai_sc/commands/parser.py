@@ -8,6 +8,7 @@ from monai_sc.commands.ablate import add_ablate
 from monai_sc.commands.audit import add_audit
 from monai_sc.commands.common import Parser
 from monai_sc.commands.compare import add_compare
+from monai_sc.commands.completion import add_completion
 from monai_sc.commands.correct import add_correct
 from monai_sc.commands.prepare import add_prepare
 from monai_sc.commands.restore import add_restore
@@ -20,6 +21,7 @@ COMMANDS = (
     add_ablate,
     add_audit,
     add_compare,
+    add_completion,
     add_correct,
     add_prepare,
     add_restore,
