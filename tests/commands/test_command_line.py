@@ -1,0 +1,208 @@
+"""Every command as a user calls it: a process of its own, whose outputs and exit status are looked at."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monai_sc.commands.common import DATA_SETS
+from monai_sc.commands.compare import COMPARE_EXAMPLE
+from monai_sc.comparison.grid import METHODS
+from monai_sc.data.preparation.prepare import LAYOUTS
+from monai_sc.data.stand_ins import STAND_INS
+
+ROOT = Path(__file__).parents[2]
+
+HAPPY = {  # the arguments of a call in the folder `workplace`, and what its result is to hold
+    "ablate": (
+        ["noise-level", "--bundle=bundle", "--out=level", "--steps=3", "--methods=noisy"],
+        {"ablation": "noise-level"},
+    ),
+    "audit": (["--labels=labels", "--clean=clean", "--out=audit"], {"unit": "mm"}),
+    "compare": (["--bundle=bundle", "--out=comparison", "--methods=noisy,sc"], {"against": "sc", "classes": ["lung"]}),
+    "correct": (["--predictions=predictions", "--labels=labels", "--clean=clean", "--out=corrected"], {"cases": 4}),
+    "prepare": (["jsrt", "--source=raw", "--out=data", "--partial", "--size", "16", "16"], {"was_complete": False}),
+    "restore": (["run", "--round=0"], {"in_force": 0, "classes": ["lung"]}),
+    "simulate": (["masks", "noisy", "--num-steps=2", "--expansion-prob=0.8", "--march-prob=0.5"], {"cases": 2}),
+    "stand-in": (["isic2017", "--out=made", "--cases", "1", "1", "1"], {"name": "isic2017"}),
+}
+
+# What is wrong for the parser comes first, which refuses it at once; then what is wrong with files.
+WRONG = {
+    "ablate": [
+        (["noise"], "Argument NAME: invalid choice: 'noise'"),
+        (["holes", "--out=o"], "The following arguments are required: --bundle; see "),
+        (["holes", "--bundle=bundle", "--out=o", "--number=1,2,3"], "--number must be low,high, got 1,2,3."),
+    ],
+    "audit": [
+        (["--labels=labels"], "The following arguments are required: --clean; see "),
+        (["--labels=labels", "--clean=clean", "--tolerance=x"], "Argument --tolerance: invalid float value: 'x'; see "),
+        (["--labels=labels", "--clean=absent"], "absent is no folder."),
+    ],
+    "compare": [
+        (["--bundle=bundle"], "The following arguments are required: --out; see "),
+        (["--bundle=bundle", "--out=o", "--set=rate"], "Argument --set: must be ID=VALUE, got rate; see "),
+        (["--bundle=bundle", "--out=o", "--methods=magic"], "method must be one of noisy, gce, "),
+    ],
+    "correct": [
+        (["labels"], "The following arguments are required: --predictions, --labels, --clean, --out; see "),
+        ([*HAPPY["correct"][0], "--kind=mask"], "Argument --kind: invalid choice: 'mask'"),
+        ([*HAPPY["correct"][0], "--clean=absent"], "absent is no folder."),
+    ],
+    "prepare": [
+        (["coco", "--source=raw", "--out=data"], "Argument NAME: invalid choice: 'coco'"),
+        (["jsrt", "--source=raw", "--out=data", "--split", "6", "2"], "Argument --split: expected 3 arguments; see "),
+        (["jsrt", "--source=absent", "--out=data"], "source must be the folder of the data set, got "),
+    ],
+    "restore": [
+        ([], "The following arguments are required: STORE; see "),
+        (["run", "--round=last"], "Argument --round: invalid int value: 'last'; see "),
+        (["masks"], "masks must be a label store, or a folder with one as labels, but has no store.json; "),
+    ],
+    "simulate": [
+        (["masks"], "The following arguments are required: OUT; see "),
+        (["masks", "noisy", "--unit=cm"], "Argument --unit: invalid choice: 'cm'"),
+        (["absent", "noisy", *HAPPY["simulate"][0][2:]], "absent is no folder."),
+    ],
+    "stand-in": [
+        (["jsrt"], "The following arguments are required: --out; see "),
+        (["jsrt", "--out=made", "--cases", "1"], "Argument --cases: expected 3 arguments; see "),
+        (["jsrt", "--out=masks"], "out must be a folder that is empty or does not exist, got masks."),
+    ],
+    "completion": [
+        ([], "The following arguments are required: SHELL; see "),
+        (["fish"], "Argument SHELL: invalid choice: 'fish'"),
+        (["bash", "--json"], "Unrecognized arguments: --json; see "),
+    ],
+}
+
+
+def call(folder, *arguments, code=None):
+    """Call the command line from a folder."""
+    command = [sys.executable, *(["-m", "monai_sc"] if code is None else ["-c", code]), *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=280, check=False
+    )
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_help_has_an_example(tmp_path, command):
+    done = call(tmp_path, command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: python -m monai_sc {command} [-h] ")
+    assert "\nexample:\n" in done.stdout
+    assert "--debug" in done.stdout or command == "ablate"  # whose kinds have the options
+    if command not in ("ablate", "completion"):
+        assert re.search(r"^output:\n  --json .*\n  --quiet .*\n  --debug ", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", ["noise-level", "validation-size", "confidence", "holes"])
+def test_help_of_an_ablation_has_an_example(tmp_path, kind):
+    done = call(tmp_path, "ablate", kind, "--help")
+    assert f"\nexample:\n  python -m monai_sc ablate {kind} --bundle bundles/phantom" in done.stdout
+    assert re.search(r"^output:\n  --json .*\n  --quiet .*\n  --debug ", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", HAPPY)
+def test_standard_output_is_json_alone(workplace, command):
+    arguments, expected = HAPPY[command]
+    if command == "prepare":
+        STAND_INS["jsrt"](workplace / "raw", num_cases={"train": 1, "clean": 1, "test": 1})
+    done = call(workplace, command, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {key: told[key] for key in expected} == expected
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
+
+
+CALLS = [pytest.param(c, a, m, id=f"{c} {' '.join(a)}"[:60]) for c, calls in WRONG.items() for a, m in calls[:2]]
+CALLS += [
+    pytest.param(command, *calls[2], marks=pytest.mark.slow, id=f"{command} {' '.join(calls[2][0])}"[:60])
+    for command, calls in WRONG.items()
+]
+
+
+@pytest.mark.parametrize(("command", "arguments", "message"), CALLS)
+def test_wrong_use_is_one_sentence(tmp_path, request, command, arguments, message):
+    folder = request.getfixturevalue("workplace") if request.node.get_closest_marker("slow") else tmp_path
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    done = call(folder, command, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: {message}")
+    assert done.stderr.endswith(".\n")
+    assert done.stderr.count("\n") == 1
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_debug_shows_where_an_error_came_from(tmp_path, command):
+    arguments, message = WRONG[command][0]
+    done = call(tmp_path, command, *arguments, "--debug")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert f"\nError: {message}" in done.stderr
+
+
+def test_help_lists_every_command_and_exit_status(tmp_path):
+    done = call(tmp_path, "--help")
+    assert done.returncode == 0
+    for name in [*WRONG, "0 ", "1 ", "2 ", "130 "]:
+        assert re.search(rf"^ +{name}", done.stdout, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "The following arguments are required: COMMAND; see python -m monai_sc --help."),
+        (["correkt"], "Argument COMMAND: invalid choice: 'correkt'"),
+        (["--verbose"], "The following arguments are required: COMMAND; see "),
+    ],
+    ids=["none", "unknown", "option"],
+)
+def test_call_without_a_command_is_refused(tmp_path, arguments, message):
+    done = call(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: {message}")
+
+
+def test_help_loads_neither_pytorch_nor_monai(tmp_path):
+    code = """
+import sys
+from monai_sc.__main__ import main
+for command in sys.argv[1:]:
+    try:
+        main([command, "--help"])
+    except SystemExit:
+        pass
+sys.exit(" ".join({"torch", "monai", "numpy", "scipy", "matplotlib"} & set(sys.modules)))
+"""
+    done = call(tmp_path, *WRONG, code=code)
+    assert done.stderr.strip() == ""
+
+
+def test_script_is_the_module(tmp_path):
+    assert '[project.scripts]\nmonai-sc = "monai_sc.__main__:main"\n' in (ROOT / "pyproject.toml").read_text()
+    code = "import sys; sys.argv[0] = '/bin/monai-sc'; from monai_sc.__main__ import main; sys.exit(main())"
+    done = call(tmp_path, "restore", "--help", code=code)
+    assert done.stdout.startswith("usage: monai-sc restore [-h] ")
+    done = call(tmp_path, "restore", code=code)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "Error: The following arguments are required: STORE; see monai-sc restore --help.\n",
+    )
+
+
+def test_names_in_the_help_are_those_there_are():
+    assert tuple(sorted(LAYOUTS)) == tuple(sorted(STAND_INS)) == DATA_SETS
+    assert f"methods: {', '.join(METHODS)}.\n" in COMPARE_EXAMPLE
+
+
+def test_page_names_every_command():
+    page = (ROOT / "docs" / "command_line.md").read_text()
+    for command in WRONG:
+        assert f"\n## {command}\n" in page
