@@ -11,6 +11,7 @@ from monai_sc.commands.compare import add_compare
 from monai_sc.commands.completion import add_completion
 from monai_sc.commands.correct import add_correct
 from monai_sc.commands.prepare import add_prepare
+from monai_sc.commands.report import add_report
 from monai_sc.commands.restore import add_restore
 from monai_sc.commands.simulate import add_simulate
 from monai_sc.commands.stand_in import add_stand_in
@@ -24,6 +25,7 @@ COMMANDS = (
     add_completion,
     add_correct,
     add_prepare,
+    add_report,
     add_restore,
     add_simulate,
     add_stand_in,

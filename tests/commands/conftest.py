@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from monai_sc.data import LabelStore
+from monai_sc.data import LabelStore, audit_folder
+from monai_sc.reports import write_audit
 
 STEPS = 3
 
@@ -88,6 +89,8 @@ def workplace(tmp_path):
     write_masks(tmp_path / "masks")
     write_pairs(tmp_path)
     write_store(tmp_path / "run" / "labels", tmp_path / "masks")
+    folders = tmp_path / "labels", tmp_path / "clean"
+    write_audit(audit_folder(*folders, progress=False), *folders, tmp_path / "audited")
     write_bundle(tmp_path / "bundle")
     bundle = tmp_path / "bundle"
     write_cells(tmp_path / "comparison", bundle, "comparison.json", ["grow/noisy", "grow/sc"], protocol="paper")

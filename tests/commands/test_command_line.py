@@ -25,6 +25,7 @@ HAPPY = {  # the arguments of a call in the folder `workplace`, and what its res
     "compare": (["--bundle=bundle", "--out=comparison", "--methods=noisy,sc"], {"against": "sc", "classes": ["lung"]}),
     "correct": (["--predictions=predictions", "--labels=labels", "--clean=clean", "--out=corrected"], {"cases": 4}),
     "prepare": (["jsrt", "--source=raw", "--out=data", "--partial", "--size", "16", "16"], {"was_complete": False}),
+    "report": (["audited", "--out=page"], {"schema": "monai_sc report 1", "subject": "the labels"}),
     "restore": (["run", "--round=0"], {"in_force": 0, "classes": ["lung"]}),
     "simulate": (["masks", "noisy", "--num-steps=2", "--expansion-prob=0.8", "--march-prob=0.5"], {"cases": 2}),
     "stand-in": (["isic2017", "--out=made", "--cases", "1", "1", "1"], {"name": "isic2017"}),
@@ -56,6 +57,11 @@ WRONG = {
         (["coco", "--source=raw", "--out=data"], "Argument NAME: invalid choice: 'coco'"),
         (["jsrt", "--source=raw", "--out=data", "--split", "6", "2"], "Argument --split: expected 3 arguments; see "),
         (["jsrt", "--source=absent", "--out=data"], "source must be the folder of the data set, got "),
+    ],
+    "report": [
+        ([], "The following arguments are required: RUN; see "),
+        (["run", "--images"], "Argument --images: expected one argument; see "),
+        (["masks"], "masks must be the folder of a run that has ended, with results.json, or one that "),
     ],
     "restore": [
         ([], "The following arguments are required: STORE; see "),

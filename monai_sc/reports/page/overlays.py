@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from contourpy import contour_generator
-from nibabel import orientations
+from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation, ornt_transform
 from PIL import Image
 
 from monai_sc.reports.page.measures import PageCase
@@ -98,10 +98,13 @@ def _as_displayed(case: PageCase) -> PageCase:
     """Return a volume with its axes as radiologists look at them: right to left, front to back, head to foot."""
     if case.affine is None or case.given.ndim != 4:
         return case
-    turn = orientations.ornt_transform(orientations.io_orientation(case.affine), orientations.axcodes2ornt("LPI"))
+    own, wanted = io_orientation(case.affine), axcodes2ornt("LPI")  # type: ignore[no-untyped-call]
+    turn = ornt_transform(own, wanted)  # type: ignore[no-untyped-call]
 
     def turned(array: np.ndarray | None) -> Any:
-        return None if array is None else np.stack([orientations.apply_orientation(channel, turn) for channel in array])
+        if array is None:
+            return None
+        return np.stack([apply_orientation(channel, turn) for channel in array])  # type: ignore[no-untyped-call]
 
     return replace(
         case,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class RunSource(Sequence[PageCase]):
             recovered=results["recovered"],
             skipped=results["skipped"],
             provenance=self._provenance(),
-            undo=f"python -m monai_sc restore {self.folder} --round 0" if self.kept else "",
+            undo=f"python -m monai_sc restore {quote(str(self.store.root.resolve()))} --round 0" if self.kept else "",
         )
 
     def _finding(self, k: int, name: str, factors: Sequence[float], in_mm: bool) -> Finding:
