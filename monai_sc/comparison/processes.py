@@ -22,17 +22,18 @@ from monai_sc.comparison.cells import LOG, RECORD, CellResult, GridCell, read_re
 from monai_sc.comparison.result import RESULT
 from monai_sc.data.durable import replace_synced
 
-__all__ = ["FailedCell", "RunningCell", "job_environment", "num_cores"]
+__all__ = ["FailedCell", "RunningCell", "first_error", "job_environment", "num_cores"]
 
+CAUSE = "The above exception was the direct cause of the following exception:"
 GRACE = 10.0  # seconds for a cell to end by itself
 
 
 @dataclass(frozen=True)
 class FailedCell:
-    """A cell whose process ended without a result: the last line that it wrote, and the file of all lines."""
+    """A cell whose process ended without a result: why, in one line, and the file of all that it wrote."""
 
     cell: GridCell
-    last_line: str
+    reason: str
     log: Path
 
 
@@ -65,15 +66,14 @@ class RunningCell:
         if result is not None:
             return result
         with self.log.open("rb") as file:
-            file.seek(max(self.log.stat().st_size - 10_000, 0))
-            lines = file.read().decode("utf-8", errors="replace").split("\n")
+            file.seek(max(self.log.stat().st_size - 100_000, 0))
+            reason = first_error(file.read().decode("utf-8", errors="replace"))
         status = self.process.returncode
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if status == 0:
-            last = f"ended without a sound {RESULT}"
+            reason = f"ended without a sound {RESULT}, which write_result at the end of its run makes"
         elif status < 0:
-            last = f"ended by signal {-status}"
-        return FailedCell(self.cell, last, self.log)
+            reason = f"ended by signal {-status}"
+        return FailedCell(self.cell, reason, self.log)
 
     def end(self) -> None:
         """End the process and its children."""
@@ -101,6 +101,23 @@ def _start(command: Sequence[str], log: IO[Any], environment: dict[str, str]) ->
         env=environment,
         start_new_session=True,
     )
+
+
+def first_error(log: str) -> str:
+    r"""Return the line of a log that tells why its process failed: the cause of the last error, else its last line.
+
+    MONAI raises an error in a config once more, with the expression and without the reason.
+
+    Example:
+        >>> first_error("one\nTraceback (most recent call last):\n  run()\nValueError: no data.\nThe second line.\n")
+        'ValueError: no data.'
+    """
+    _, *errors = log.split("Traceback (most recent call last):\n")
+    while len(errors) > 1 and errors[-2].rstrip().endswith(CAUSE):
+        errors.pop()
+    unindented = [line for line in errors[-1].splitlines() if line.strip() and not line[0].isspace()] if errors else []
+    lines = unindented or [line for line in reversed(log.splitlines()) if line.strip()]
+    return lines[0].strip() if lines else ""
 
 
 def num_cores() -> int:

@@ -67,7 +67,7 @@ class GridProgress:
         if begin is None or self.console.is_terminal:
             return
         if isinstance(outcome, FailedCell):
-            told = f"failed, {outcome.last_line} ({outcome.log})"
+            told = f"failed, {outcome.reason} ({outcome.log})"
         else:
             told = f"Dice {outcome.mean:.3f}"
         minutes = (time.monotonic() - begin) / 60

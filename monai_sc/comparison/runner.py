@@ -32,7 +32,7 @@ class CellsFailedError(RuntimeError):
     """Some cells of a grid have failed; the others are done."""
 
     def __init__(self, failed: Sequence[FailedCell], num_cells: int) -> None:
-        lines = [f"  {one.cell.name}: {one.last_line} ({one.log})" for one in failed]
+        lines = [f"  {one.cell.name}: {one.reason} ({one.log})" for one in failed]
         super().__init__(
             f"{len(failed)} of {num_cells} cells failed:\n" + "\n".join(lines) + "\nThe same command tries them again, "
             "and leaves alone what is done."

@@ -86,6 +86,28 @@ def test_failed_cell_stops_no_other_and_is_tried_again(tmp_path, control, starte
     assert len(stamps(out)) == 4
 
 
+TRACE = "Traceback (most recent call last):\n  File 'x.py', line 1, in <module>\n    run()\n"
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+LATER = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        pytest.param("", "", id="nothing"),
+        pytest.param("one\ntwo\n\n", "two", id="no-error"),
+        pytest.param(f"one\n{TRACE}ValueError: a\nb\n", "ValueError: a", id="message-of-two-lines"),
+        pytest.param(f"{TRACE}A: a\n{CAUSE}{TRACE}B: b\n{CAUSE}{TRACE}C: c\n('d')\n", "A: a", id="cause-of-a-cause"),
+        pytest.param(f"{TRACE}A: a\nINFO\n{TRACE}B: b\n", "B: b", id="an-earlier-one-that-was-logged"),
+        pytest.param(f"{TRACE}A: a\n{LATER}{TRACE}B: b\n", "B: b", id="one-after-the-other"),
+        pytest.param(f"{TRACE}A: Caught A in worker.\nOriginal {TRACE}A: a\n", "A: a", id="in-a-worker-of-a-loader"),
+        pytest.param("one\nTraceback (most recent call last):\n", "Traceback (most recent call last):", id="cut-off"),
+    ],
+)
+def test_reason_is_the_first_cause(log, told):
+    assert processes.first_error(log) == told
+
+
 def test_training_that_writes_no_result_has_failed(tmp_path, control):
     cell = GridCell("a", tmp_path / "out" / "a", {}, ("fake_nothing",), {})
     (control / "fake_nothing.py").write_text("print('done')\n")
