@@ -13,7 +13,7 @@ import numpy as np
 from monai_sc.comparison.result import RESULT
 from monai_sc.data.durable import sha256
 
-__all__ = ["LOG", "RECORD", "CellResult", "GridCell", "cell_of_bundle", "override", "read_result"]
+__all__ = ["LOG", "RECORD", "CellResult", "GridCell", "cell_of_bundle", "nothing_trained", "override", "read_result"]
 
 MODULE = "monai.bundle"
 RECORD, LOG = "cell.json", "log.txt"
@@ -97,6 +97,16 @@ def read_result(folder: Path) -> CellResult | None:
         return None
     sound = result.dice.shape == (len(result.cases), len(result.classes)) and result.dice.size > 0
     return result if sound and len(set(result.cases)) == len(result.cases) else None
+
+
+def nothing_trained(folder: Path) -> bool:
+    """Say whether the cells in a folder have left their records and logs, and nothing else.
+
+    Example:
+        >>> nothing_trained(Path("not/there"))
+        True
+    """
+    return all(file.name in (RECORD, LOG) for file in folder.rglob("*") if not file.is_dir())
 
 
 def override(name: str, value: Any) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from monai_sc.comparison.cells import RECORD, CellResult, GridCell, read_result
+from monai_sc.comparison.cells import RECORD, CellResult, GridCell, nothing_trained, read_result
 from monai_sc.comparison.processes import FailedCell, RunningCell, job_environment
 from monai_sc.data.durable import claim_folder, release_folder
 
@@ -96,13 +96,14 @@ def claimed(out: Path) -> Iterator[None]:
 
 
 def check_record(cell: GridCell) -> None:
-    """Refuse the folder of a cell that was made otherwise.
+    """Refuse the folder of a cell that was made otherwise, unless nothing there would be kept anyway.
 
     Raises:
         ValueError: when it holds the record of a cell with other configs, labels or overrides.
     """
     file = cell.folder / RECORD
-    if not file.is_file():
+    starts_anew = not cell.resumes or nothing_trained(cell.folder)
+    if not file.is_file() or (starts_anew and read_result(cell.folder) is None):
         return
     try:
         before = json.loads(file.read_text(encoding="utf-8"))

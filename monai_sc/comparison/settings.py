@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from monai_sc.comparison.cells import nothing_trained
 from monai_sc.data.durable import replace_synced
 
 __all__ = ["settle"]
@@ -14,6 +15,8 @@ __all__ = ["settle"]
 
 def settle(file: Path, settings: Mapping[str, Any]) -> None:
     """Keep the settings of a grid of cells in a file of its folder, or see that they are those kept there.
+
+    Settings bind nobody as long as no cell in ``cells`` has trained anything, as after a wrong path of the data.
 
     Args:
         file: such as ``OUT/comparison.json``.
@@ -28,10 +31,11 @@ def settle(file: Path, settings: Mapping[str, Any]) -> None:
         except ValueError:
             raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.") from None
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
-        if names:
+        if not names:
+            return
+        if not nothing_trained(file.parent / "cells"):
             changes = "; ".join(f"{name} was {before.get(name)!r}, not {settings.get(name)!r}" for name in names)
             raise ValueError(f"{file.parent} holds cells of other settings ({changes}); choose another folder.")
-        return
-    if file.parent.is_dir() and any(not path.name.startswith(".") for path in file.parent.iterdir()):
+    elif file.parent.is_dir() and any(not path.name.startswith(".") for path in file.parent.iterdir()):
         raise ValueError(f"{file.parent} must be a new or empty folder, or one with {file.name}.")
     replace_synced(file, json.dumps(dict(settings), indent=2) + "\n")

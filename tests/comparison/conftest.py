@@ -15,6 +15,8 @@ name = folder.relative_to(folder.parents[2]).as_posix()
 with (control / "started.txt").open("a") as file:
     print(name, file=file)
 print("training", name)
+if (control / "fail at once").exists():
+    raise RuntimeError("no data is there.")
 (folder / "half.txt").write_text((folder / "half.txt").read_text() + "x" if (folder / "half.txt").exists() else "x")
 if (control / "wait").exists():
     (control / f"pid-{os.getpid()}").touch()

@@ -103,6 +103,17 @@ def test_own_method_is_a_file(run, tmp_path, started):
         run(str(tmp_path / "mine.json"))
 
 
+def test_own_method_that_failed_may_change(run, tmp_path, control, started):
+    (control / "fail").write_text("mine")
+    (tmp_path / "mine.json").write_text('{"run": ["$1"]}')
+    with pytest.raises(CellsFailedError, match="1 of 1 cells failed"):
+        run(str(tmp_path / "mine.json"))
+    (control / "fail").unlink()
+    (tmp_path / "mine.json").write_text('{"run": ["$2"]}')
+    run(str(tmp_path / "mine.json"))
+    assert started() == ["grow/mine/seed-0"] * 2
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -144,6 +155,19 @@ def test_epochs_on_the_clean_cases_can_be_set_where_there_are_any(run, tmp_path)
     run("noisy", overrides=overrides)
     record = json.loads((tmp_path / "out" / "cells/grow/noisy/seed-0/cell.json").read_text())
     assert record["overrides"]["clean_pretrain_epochs"] == "5"
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_settings_bind_nobody_before_something_is_trained(run, control, tmp_path, resumes):
+    (control / "fail at once").touch()
+    method = "sc" if resumes else "noisy"
+    with pytest.raises(CellsFailedError, match="1 of 1 cells failed"):
+        run(method, dataset_dir=tmp_path / "wrong")
+    (control / "fail at once").unlink()
+    run(method, dataset_dir=tmp_path / "data")
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["dataset_dir"] == str(tmp_path / "data")
+    with pytest.raises(ValueError, match="out holds cells of other settings"):
+        run(method, dataset_dir=tmp_path / "wrong")
 
 
 def test_folder_of_something_else_is_refused(run, tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import signal
 import subprocess
@@ -153,6 +154,22 @@ def test_folder_of_another_config_is_refused(tmp_path, control, started):
     with pytest.raises(ValueError, match=r"seed-0 was made with other configs; delete it to train that cell again, or"):
         run_cells([changed], out, update=lambda: None)
     assert len(started()) == 4
+
+
+@pytest.mark.parametrize(("resumes", "refused"), [((), False), (NAMES[:1], True)])
+def test_unfinished_training_of_another_config_is_refused_if_it_would_go_on(tmp_path, control, resumes, refused):
+    out = tmp_path / "out"
+    (control / "fail").write_text("grow")
+    with pytest.raises(CellsFailedError, match=r"^1 of 1 cells failed"):
+        run_cells(cells_of(out, NAMES[:1], resumes), out, update=lambda: None)
+    (control / "fail").unlink()
+    changed = dataclasses.replace(cells_of(out, NAMES[:1], resumes)[0], record={"configs": [["train.json", "def"]]})
+    if refused:
+        with pytest.raises(ValueError, match=r"seed-0 was made with other configs; delete it to train"):
+            run_cells([changed], out, update=lambda: None)
+    else:
+        run_cells([changed], out, update=lambda: None)
+    assert (changed.folder / "half.txt").read_text() == "x"
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path):
