@@ -99,23 +99,23 @@ def check_record(cell: GridCell) -> None:
     """Refuse the folder of a cell that was made otherwise, unless nothing there would be kept anyway.
 
     Raises:
-        ValueError: when it holds the record of a cell with other configs, labels or overrides.
+        ValueError: when it holds the record of a cell with other configs, labels or overrides, or a damaged one.
     """
     file = cell.folder / RECORD
     starts_anew = not cell.resumes or nothing_trained(cell.folder)
     if not file.is_file() or (starts_anew and read_result(cell.folder) is None):
         return
+    way_out = "delete it to train that cell again, or choose another folder for the results."
     try:
         before = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        before = {}
+        before = None
+    if not isinstance(before, dict):
+        raise ValueError(f"{cell.folder} has a damaged {RECORD}; {way_out}")
     now = json.loads(json.dumps(dict(cell.record)))
     if before != now:
         parts = [name for name in now if before.get(name) != now[name]] or list(before)
-        raise ValueError(
-            f"{cell.folder} was made with other {' and '.join(parts)}; delete it to train that cell again, or choose "
-            "another folder for the results."
-        )
+        raise ValueError(f"{cell.folder} was made with other {' and '.join(parts)}; {way_out}")
 
 
 def _run(

@@ -29,7 +29,9 @@ def settle(file: Path, settings: Mapping[str, Any]) -> None:
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
         except ValueError:
-            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.") from None
+            before = None
+        if not isinstance(before, dict):
+            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
         if not names:
             return

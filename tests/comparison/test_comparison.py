@@ -170,6 +170,14 @@ def test_settings_bind_nobody_before_something_is_trained(run, control, tmp_path
         run(method, dataset_dir=tmp_path / "wrong")
 
 
+@pytest.mark.parametrize("content", ["", "[]", "null"])
+def test_damaged_settings_are_refused(run, tmp_path, content):
+    run("noisy")
+    (tmp_path / "out" / "comparison.json").write_text(content)
+    with pytest.raises(ValueError, match=r"comparison\.json is damaged; put it back from a copy, or choose another"):
+        run("noisy")
+
+
 def test_folder_of_something_else_is_refused(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").touch()

@@ -156,6 +156,16 @@ def test_folder_of_another_config_is_refused(tmp_path, control, started):
     assert len(started()) == 4
 
 
+@pytest.mark.parametrize("content", ["", "[]", "null"])
+def test_folder_with_a_damaged_record_is_refused(tmp_path, control, started, content):
+    cells = cells_of(tmp_path / "out", NAMES[:1])
+    run_cells(cells, tmp_path / "out", update=lambda: None)
+    (cells[0].folder / "cell.json").write_text(content)
+    with pytest.raises(ValueError, match=r"seed-0 has a damaged cell\.json; delete it to train that cell again, or"):
+        run_cells(cells, tmp_path / "out", update=lambda: None)
+    assert started() == NAMES[:1]
+
+
 @pytest.mark.parametrize(("resumes", "refused"), [((), False), (NAMES[:1], True)])
 def test_unfinished_training_of_another_config_is_refused_if_it_would_go_on(tmp_path, control, resumes, refused):
     out = tmp_path / "out"
