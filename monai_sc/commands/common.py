@@ -168,9 +168,12 @@ def several(kind: type) -> Callable[[str], list[Any]]:
 
 def seeds(text: str) -> list[int]:
     """Read how many seeds there are to be, or which."""
-    numbers = [int(part) for part in text.split(",")]
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [-1]
     if min(numbers) < 0 or (numbers == [0] and "," not in text):
-        raise argparse.ArgumentTypeError(f"must be at least 1, or seeds between commas, got {text}")
+        raise argparse.ArgumentTypeError(f"must be at least 1, or seeds between commas, got {text!r}")
     return list(dict.fromkeys(numbers)) if "," in text else list(range(numbers[0]))
 
 

@@ -77,6 +77,8 @@ def compare(
     compared.check_overrides(changed, list(chosen.values()), quick, with_clean=protocol == "paper")
     if not (seeds and wanted and chosen):
         raise ValueError("A comparison needs at least one method, one noise and one seed.")
+    if against not in (*METHODS, *chosen, *(run.method for run in find_runs(folder / "cells"))):
+        raise ValueError(f"against must be one of {', '.join(METHODS)}, or the name of your own method, got {against}.")
     data = compared.folder / "data" if dataset_dir is None else Path(dataset_dir)
     settings = {
         "bundle": compared.name,

@@ -45,13 +45,17 @@ class ComparedBundle:
 
     Raises:
         FileNotFoundError: when it lacks ``configs/train.json`` or ``configs/metadata.json``.
-        ValueError: when one of them is no JSON.
+        ValueError: when one of them is no JSON, or its training knows no ``noise`` and ``noises``.
     """
 
     def __init__(self, folder: PathLike) -> None:
         self.folder = Path(folder).resolve()
         self.train_file = self.folder / "configs" / "train.json"
         self.train = _read_json(self.train_file)
+        if "noise" not in self.train or not isinstance(self.train.get("noises"), dict):
+            raise ValueError(
+                f"{self.train_file} must have the ids 'noise' and 'noises', as the bundles of monai_sc have."
+            )
         metadata = _read_json(self.folder / "configs" / "metadata.json")
         self.name, self.version = str(metadata.get("name", self.folder.name)), str(metadata.get("version", ""))
 
@@ -109,7 +113,7 @@ def find_method(method: str) -> tuple[str, Path]:
         method: a name in ``monai_sc/configs/methods``, or the path of a ``.json``, whose stem is its name.
 
     Raises:
-        ValueError: when there is none, or a file has the name of a method that comes with the package.
+        ValueError: when there is none, or a file has the name of a method that comes with the package or no ``run``.
 
     Example:
         >>> find_method("guess")
@@ -126,7 +130,11 @@ def find_method(method: str) -> tuple[str, Path]:
     own = Path(method)
     if own.stem in METHODS:
         raise ValueError(f"{own} must not have the name of a method of the package; rename it.")
-    _read_json(own)
+    if not {"run", "+run"} & set(_read_json(own)):
+        raise ValueError(
+            f"{own} must have an id 'run' that ends with monai_sc.comparison.write_result; copy that of a "
+            f"method in {METHODS_FOLDER}."
+        )
     return own.stem, own.resolve()
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from monai_sc.comparison.cells import RECORD, CellResult, GridCell, nothing_trained, read_result
 from monai_sc.comparison.processes import FailedCell, RunningCell, job_environment
-from monai_sc.data.durable import claim_folder, release_folder
+from monai_sc.data.durable import claim_folder, naming, release_folder
 
 __all__ = ["CellsFailedError", "Watcher", "check_record", "claimed", "run_cells"]
 
@@ -86,8 +86,17 @@ def run_cells(
 
 @contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Make a folder, and keep other processes from working in it."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Make a folder, and keep other processes from working in it.
+
+    Raises:
+        ValueError: when it is a file or in one, or another process works in it.
+        OSError: when it cannot be written to.
+    """
+    nearest = next((path for path in (out, *out.parents) if path.exists()), None)
+    if nearest is not None and not nearest.is_dir():
+        raise ValueError(f"out must be a folder, got {out}, where {nearest} is a file.")
+    with naming(out):
+        out.mkdir(parents=True, exist_ok=True)
     claim_folder(out)
     try:
         yield

@@ -94,11 +94,11 @@ def test_plain_protocol_leaves_the_clean_cases_out(run, tmp_path):
 
 
 def test_own_method_is_a_file(run, tmp_path, started):
-    (tmp_path / "mine.json").write_text("{}")
+    (tmp_path / "mine.json").write_text('{"run": ["$1"]}')
     found = run(str(tmp_path / "mine.json"), "sc")
     assert started() == ["grow/mine/seed-0", "grow/sc/seed-0"]
     assert list(found["noises"]["grow"]) == ["mine", "sc"]
-    (tmp_path / "mine.json").write_text('{"rate": 0.2}')
+    (tmp_path / "mine.json").write_text('{"run": ["$2"]}')
     with pytest.raises(ValueError, match=r"mine/seed-0 was made with other configs; delete it to train"):
         run(str(tmp_path / "mine.json"))
 
@@ -112,6 +112,22 @@ def test_own_method_that_failed_may_change(run, tmp_path, control, started):
     (tmp_path / "mine.json").write_text('{"run": ["$2"]}')
     run(str(tmp_path / "mine.json"))
     assert started() == ["grow/mine/seed-0"] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        pytest.param(
+            '{"rate": 0.2}', r"mine\.json must have an id 'run' that ends with monai_sc.*write_result", id="run"
+        ),
+        pytest.param('{"run": 1,}', r"mine\.json must hold JSON: ", id="json"),
+        pytest.param("[]", r"mine\.json must hold the ids of a config, got a list", id="list"),
+    ],
+)
+def test_own_method_that_is_none_is_refused(run, tmp_path, content, told):
+    (tmp_path / "mine.json").write_text(content)
+    with pytest.raises(ValueError, match=told):
+        run(str(tmp_path / "mine.json"))
 
 
 @pytest.mark.parametrize(
@@ -178,6 +194,30 @@ def test_damaged_settings_are_refused(run, tmp_path, content):
         run("noisy")
 
 
+@pytest.mark.parametrize("place", ["out", "out/below"])
+def test_file_in_the_place_of_the_folder_is_refused(bundle, methods, tmp_path, place):
+    (tmp_path / "out").touch()
+    with pytest.raises(ValueError, match=rf"out must be a folder, got .*{place}, where .*/out is a file\."):
+        compare(bundle, tmp_path / place, methods=["sc"], progress=False)
+
+
+@pytest.mark.parametrize("missing", ["noise", "noises"])
+def test_bundle_without_noises_is_refused(run, bundle, missing):
+    file = bundle / "configs" / "train.json"
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != missing}))
+    with pytest.raises(ValueError, match=r"train\.json must have the ids 'noise' and 'noises', as the bundles of"):
+        run("sc", noises=None)
+
+
+def test_reference_must_be_a_method(run, tmp_path, started):
+    with pytest.raises(ValueError, match=r"against must be one of noisy, .* your own method, got scc\."):
+        run("noisy", against="scc")
+    assert started() == []
+    (tmp_path / "mine.json").write_text('{"run": ["$1"]}')
+    run(str(tmp_path / "mine.json"), against="mine")
+    assert run("noisy", against="mine")["noises"]["grow"]["noisy"]["difference"] is not None  # of an earlier call
+
+
 def test_folder_of_something_else_is_refused(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").touch()
@@ -228,7 +268,8 @@ def test_seeds_are_so_many_or_those(text, found):
 def test_bad_seeds_are_refused(bundle, tmp_path, seeds, capsys):
     command = ["compare", "--bundle", str(bundle), "--out", str(tmp_path / "out"), f"--seeds={seeds}"]
     assert command_line.main(command) == 2
-    assert "Error: Argument --seeds: " in capsys.readouterr().err
+    said = f"Argument --seeds: must be at least 1, or seeds between commas, got {seeds!r}"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -70,10 +70,12 @@ def validation_size(setup: Setup, *, sizes: Sequence[int] = SIZES) -> Ablation:
         sizes: numbers of clean cases, at least 1.
 
     Raises:
-        ValueError: when there is no size, or one is under 1.
+        ValueError: when there is no size, one is under 1, or the bundle has no list of clean cases.
     """
     if not sizes or min(sizes) < 1:
         raise ValueError(f"--sizes must be numbers of at least 1, got {list(sizes)}.")
+    if "clean_cases" not in setup.bundle.train:
+        raise ValueError(f"{setup.bundle.train_file} must have the id 'clean_cases', of which fewer are to be taken.")
     # The bundle's own list, which stays checked, and what was set for it.
     own = str(setup.overrides.get("clean_cases", setup.bundle.train["clean_cases"])).removeprefix("$")
     cells = [

@@ -58,6 +58,13 @@ def test_levels_and_methods_are_as_asked(tmp_path):
     assert configs_of(cells[0]) == ["train.json", "noisy.json"]
 
 
+def test_bundle_without_a_list_of_clean_cases_is_refused(tmp_path):
+    setup = setup_of(tmp_path)
+    del setup.bundle.train["clean_cases"]
+    with pytest.raises(ValueError, match=r"train\.json must have the id 'clean_cases', of which fewer are"):
+        validation_size(setup)
+
+
 @pytest.mark.parametrize("bundle", ["phantom", "jsrt"])
 def test_clean_cases_are_some_of_the_list_of_the_bundle_which_is_still_checked(tmp_path, bundle):
     setup = setup_of(tmp_path, bundle)
