@@ -95,9 +95,10 @@ def _ablate(arguments: argparse.Namespace) -> None:
     own_choice = UNBIASED if arguments.make is _confidence and UNBIASED in bundle.noises else bundle.train["noise"]
     noise = getattr(arguments, "noise", None) or own_choice
     bundle.check_noises([noise])
-    methods = [find_method(method)[1] for method in getattr(arguments, "methods", ["noisy", "sc"])]
-    configs = [*methods, *ABLATION_CONFIGS.glob("*.json")]
-    bundle.check_overrides(dict(arguments.set), configs, arguments.quick, with_clean=True)
+    configs = [find_method(method)[1] for method in getattr(arguments, "methods", ["noisy", "sc"])]
+    configs += ABLATION_CONFIGS.glob("*.json")
+    with_clean = getattr(arguments, "protocol", None) == "paper"
+    bundle.check_overrides(dict(arguments.set), configs, arguments.quick, with_clean=with_clean)
     data = bundle.folder / "data" if arguments.dataset_dir is None else Path(arguments.dataset_dir)
     setup = Setup(
         bundle=bundle,

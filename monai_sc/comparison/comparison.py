@@ -11,7 +11,7 @@ from typing import Any
 from monai.config import PathLike
 
 from monai_sc.comparison.cells import read_result
-from monai_sc.comparison.grid import CLEAN, METHODS, ComparedBundle, find_method, grid_cells
+from monai_sc.comparison.grid import CLEAN, METHODS, WITHOUT_CLEAN_CASES, ComparedBundle, find_method, grid_cells
 from monai_sc.comparison.paper import PAPER_SIZES, PAPER_TOTALS
 from monai_sc.comparison.progress import GridProgress
 from monai_sc.comparison.runner import claimed, run_cells
@@ -74,7 +74,8 @@ def compare(
     wanted = list(dict.fromkeys([compared.train["noise"]] if noises is None else noises))
     compared.check_noises(wanted)
     check_choice(protocol, ("paper", "plain"), "protocol")
-    compared.check_overrides(changed, list(chosen.values()), quick, with_clean=protocol == "paper")
+    with_clean = protocol == "paper" and any(method not in WITHOUT_CLEAN_CASES for method in chosen)
+    compared.check_overrides(changed, list(chosen.values()), quick, with_clean=with_clean)
     if not (seeds and wanted and chosen):
         raise ValueError("A comparison needs at least one method, one noise and one seed.")
     if against not in (*METHODS, *chosen, *(run.method for run in find_runs(folder / "cells"))):

@@ -19,6 +19,7 @@ __all__ = [
     "METHODS_FOLDER",
     "NO_NOISE",
     "SHIPPED_CONFIGS",
+    "WITHOUT_CLEAN_CASES",
     "ComparedBundle",
     "find_method",
     "grid_cells",

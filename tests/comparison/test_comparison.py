@@ -201,6 +201,15 @@ def test_file_in_the_place_of_the_folder_is_refused(bundle, methods, tmp_path, p
         compare(bundle, tmp_path / place, methods=["sc"], progress=False)
 
 
+def test_ids_of_the_clean_cases_can_be_set_where_they_are_learnt_from(run, tmp_path):
+    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which none"):
+        run("noisy", overrides={"clean_pretrain_epochs": "2"}, protocol="plain")
+    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which none"):
+        run("sc", overrides={"clean_pretrain_epochs": "2"})
+    run("noisy", overrides={"clean_pretrain_epochs": "2"})
+    assert "--clean_pretrain_epochs=2" in (tmp_path / "out/cells/grow/noisy/seed-0/log.txt").read_text()
+
+
 @pytest.mark.parametrize("missing", ["noise", "noises"])
 def test_bundle_without_noises_is_refused(run, bundle, missing):
     file = bundle / "configs" / "train.json"
