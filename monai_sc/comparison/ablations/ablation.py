@@ -98,11 +98,14 @@ class Ablation:
     Attributes:
         name: of its files.
         axis: name of what is varied, a label of each cell.
-        cells: its trainings.
+        cells: its trainings; one that is given several times is one.
         row: returns what is kept of a cell that is done, as JSON types, beside its labels.
         table: of the rows.
         draw: the picture of the rows.
         settings: beyond those of the setup that all its cells share.
+
+    Raises:
+        ValueError: when two different cells have one name, as those of two methods of one name.
     """
 
     name: str
@@ -112,6 +115,13 @@ class Ablation:
     table: Callable[[Sequence[Mapping[str, Any]]], Table]
     draw: Callable[[Sequence[Mapping[str, Any]]], Figure]
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        cells: dict[str, GridCell] = {}
+        for cell in self.cells:
+            if cells.setdefault(cell.name, cell) != cell:
+                raise ValueError(f"methods must have different names, got two for {cell.name}.")
+        object.__setattr__(self, "cells", list(cells.values()))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what is known of each cell that is done, its name as ``cell``, in the order of the cells."""

@@ -58,6 +58,20 @@ def test_levels_and_methods_are_as_asked(tmp_path):
     assert configs_of(cells[0]) == ["train.json", "noisy.json"]
 
 
+def test_what_is_given_twice_is_trained_once(tmp_path):
+    setup = setup_of(tmp_path, seeds=[3, 3])
+    assert [cell.labels["steps"] for cell in noise_level(setup, steps=[10, 20], methods=["sc", "sc"]).cells] == [10, 20]
+    assert [len(make(setup).cells) for make in (confidence, holes)] == [1, 1]
+
+
+def test_methods_of_one_name_are_refused(tmp_path):
+    for folder, text in (("a", "$1"), ("b", "$2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.json").write_text(json.dumps({"run": [text]}))
+    with pytest.raises(ValueError, match=r"methods must have different names, got two for steps-5/mine/seed-0\."):
+        noise_level(setup_of(tmp_path), steps=[5], methods=[str(tmp_path / name / "mine.json") for name in "ab"])
+
+
 def test_bundle_without_a_list_of_clean_cases_is_refused(tmp_path):
     setup = setup_of(tmp_path)
     del setup.bundle.train["clean_cases"]
