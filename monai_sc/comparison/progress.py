@@ -1,4 +1,4 @@
-"""How far a grid of trainings is: a table that follows them on a terminal, else one line per cell that ends."""
+"""How far a grid of trainings is: a table that follows them on a terminal, else a line as a cell starts and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from monai_sc.comparison.cells import CellResult, GridCell
+from monai_sc.comparison.cells import LOG, CellResult, GridCell
 from monai_sc.comparison.processes import FailedCell
 
 __all__ = ["GridProgress"]
@@ -22,7 +22,7 @@ class GridProgress:
     """A watcher of :py:func:`monai_sc.comparison.run_cells` that shows what it is told, as a context manager.
 
     On a terminal it is a table of rows and columns, each field with the cells that are done, running and failed, and
-    their mean Dice so far; elsewhere one line for each cell that ends.
+    their mean Dice so far; elsewhere one line for each cell that starts, with its log, and one when it ends.
 
     Args:
         cells: of the grid.
@@ -60,6 +60,8 @@ class GridProgress:
 
     def started(self, cell: GridCell) -> None:
         self.running[cell.name] = time.monotonic()
+        if not self.console.is_terminal:
+            self._tell(f"{cell.name}: started, its log is {cell.folder / LOG}.")
 
     def ended(self, cell: GridCell, outcome: CellResult | FailedCell) -> None:
         begin = self.running.pop(cell.name, None)
@@ -71,12 +73,10 @@ class GridProgress:
         else:
             told = f"Dice {outcome.mean:.3f}"
         minutes = (time.monotonic() - begin) / 60
-        self.console.print(
-            f"{cell.name}: {told}; {minutes:.1f} minutes; {len(self.outcomes)} of {len(self.cells)} cells.",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        self._tell(f"{cell.name}: {told}; {minutes:.1f} minutes; {len(self.outcomes)} of {len(self.cells)} cells.")
+
+    def _tell(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def remaining(self) -> float | None:
         """Return the seconds that the cells to come will take, as those done took; ``None`` before the first one."""

@@ -70,7 +70,9 @@ def test_lines_where_there_is_no_terminal(clock):
         progress.started(CELLS[2])
         progress.ended(CELLS[2], FailedCell(CELLS[2], "no [bold] memory", Path("log.txt")))
     assert file.getvalue().splitlines() == [
+        "grow/sc: started, its log is grow/sc/log.txt.",
         "grow/sc: Dice 0.750; 1.5 minutes; 2 of 4 cells.",
+        "shrink/noisy: started, its log is shrink/noisy/log.txt.",
         "shrink/noisy: failed, no [bold] memory (log.txt); 0.0 minutes; 3 of 4 cells.",
     ]
 
