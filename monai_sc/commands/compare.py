@@ -65,7 +65,7 @@ def _compare(arguments: argparse.Namespace) -> None:
     found = compare(
         arguments.bundle,
         arguments.out,
-        methods=METHODS if arguments.methods == ["all"] else arguments.methods,
+        methods=[one for name in arguments.methods for one in (METHODS if name == "all" else [name])],
         noises=arguments.noise,
         seeds=arguments.seeds,
         dataset_dir=arguments.dataset_dir,
@@ -81,6 +81,7 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 def _print_comparison(found: dict[str, Any], out: Path) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from monai_sc.comparison.summary import MEAN
@@ -89,10 +90,10 @@ def _print_comparison(found: dict[str, Any], out: Path) -> None:
     console = Console(width=None if Console().is_terminal else WIDTH)
     names = [*found["classes"], MEAN]
     for noise, methods in found["noises"].items():
-        table = Table("method", "seeds", *names, f"from {found['against']}", title=noise)
+        table = Table("method", "seeds", *names, f"from {found['against']}", title=escape(noise))
         for method, row in methods.items():
             cells = (dice_text(row, name) for name in names)
-            table.add_row(method, str(len(row["seeds"])), *cells, difference_text(row).replace("[", r"\["))
+            table.add_row(escape(method), str(len(row["seeds"])), *cells, difference_text(row).replace("[", r"\["))
         console.print(table)
     console.print(f"Dice on the test cases; * differs from {found['against']} (p < 0.05, adjusted for the methods).")
     print(f"Results: {out.resolve() / 'results.md'}, and the picture results.png beside it.")

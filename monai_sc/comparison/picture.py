@@ -44,7 +44,8 @@ def plot_comparison(summary: Mapping[str, Any], title: str) -> Figure:
         Line2D([], [], color="0.3", marker=".", ms=4, lw=0, label="each seed"),
         Line2D([], [], color="0.3", marker="D", mfc="none", lw=0, label="paper"),
     ]
-    shown = [True, True, any(row["paper"] is not None for methods in noises.values() for row in methods.values())]
+    drawn = [row for methods in noises.values() for row in methods.values()]
+    shown = [True, any(len(row["seeds"]) > 1 for row in drawn), any(row["paper"] is not None for row in drawn)]
     figure.legend(
         handles=[one for one, show in zip(handles, shown, strict=True) if show],
         loc="outside lower center",

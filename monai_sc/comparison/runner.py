@@ -79,7 +79,7 @@ def run_cells(
                 waiting.append(cell)
             elif watcher is not None:
                 watcher.ended(cell, result)
-        failed = _run(waiting, jobs, watcher, update)
+        failed = _run(waiting, min(jobs, len(waiting)), watcher, update)
     if failed:
         raise CellsFailedError(failed, len(cells))
 

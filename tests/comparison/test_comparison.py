@@ -273,7 +273,15 @@ def test_seeds_are_so_many_or_those(text, found):
     assert seeds(text) == found
 
 
-@pytest.mark.parametrize("seeds", ["0", "-1", "x", ""])
+def test_all_methods_and_one_more(run, bundle, methods, tmp_path, capsys):
+    (tmp_path / "my[b]own.json").write_text('{"run": ["$1"]}')
+    command = ["compare", "--bundle", bundle, "--out", tmp_path / "out", "--methods", f"all,{tmp_path}/my[b]own.json"]
+    assert command_line.main([*map(str, command), "--jobs", "4"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"│ {name} " in told for name in (*grid_module.METHODS, "my[b]own"))
+
+
+@pytest.mark.parametrize("seeds", ["0", "-1", "x", "", "1,", "0,-2"])
 def test_bad_seeds_are_refused(bundle, tmp_path, seeds, capsys):
     command = ["compare", "--bundle", str(bundle), "--out", str(tmp_path / "out"), f"--seeds={seeds}"]
     assert command_line.main(command) == 2

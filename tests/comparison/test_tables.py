@@ -7,6 +7,7 @@ import pytest
 from monai_sc.comparison import CellResult, Run, summarise, write_tables
 from monai_sc.comparison import grid as grid_module
 from monai_sc.comparison.paper import PAPER_SIZES, PAPER_TOTALS
+from monai_sc.comparison.picture import plot_comparison
 from monai_sc.comparison.tables import markdown
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
@@ -130,6 +131,15 @@ def test_files_hold_every_value(tmp_path):
     assert content["noises"]["grow"]["sc"]["std"]["mean"] is None
     assert len(content["runs"]) == 12
     assert sorted(file.name for file in tmp_path.iterdir()) == [f"results.{s}" for s in ("csv", "json", "md", "png")]
+
+
+@pytest.mark.parametrize(("seeds", "told"), [((0,), 1), ((0, 1), 2)])
+def test_legend_has_what_is_drawn(seeds, told):
+    found = summarise([Run("grow", method, seed, result([[0.5], [0.6]])) for method in ("a", "sc") for seed in seeds])
+    (legend,) = plot_comparison(found, "title").legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        *("mean, 95 % interval over test cases", "each seed")[:told]
+    ]
 
 
 def test_nothing_done_writes_nothing(tmp_path):
