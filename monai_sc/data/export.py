@@ -6,21 +6,29 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monai_sc.data.cases import files_of
-from monai_sc.data.durable import naming, sync_folder, write_synced
+from monai_sc.data.durable import naming, sync_file, sync_folder, write_synced
 from monai_sc.data.label_files import file_suffix
 
 if TYPE_CHECKING:
     from monai_sc.data.label_store import LabelStore
 
-__all__ = ["export_datalist", "export_labels"]
+__all__ = ["copy_file", "export_datalist", "export_labels", "new_folder"]
 
 
-def export_labels(store: LabelStore, out: Path, number: int) -> Path:
-    """Copy the labels of a round, as :py:meth:`LabelStore.export <monai_sc.data.LabelStore.export>` says."""
+@contextmanager
+def new_folder(store: LabelStore, out: Path) -> Iterator[Path]:
+    """Give a hidden folder beside ``out`` to write into, which takes its name at the end, or is gone after an error.
+
+    Raises:
+        ValueError: when ``out`` is no new or empty folder, or lies in the store.
+        OSError: when it cannot be written.
+    """
     target = out.resolve()
     is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if is_taken or target.is_relative_to(store.root.resolve()):
@@ -29,16 +37,7 @@ def export_labels(store: LabelStore, out: Path, number: int) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
     try:
-        for case in store.cases:
-            files = store.label_files(number, case)
-            for k, file in enumerate(files):
-                folder = partial / store.class_names[k] if len(files) > 1 else partial
-                folder.mkdir(exist_ok=True)
-                copy = folder / f"{case['id']}{file_suffix(file)}"
-                with naming(target / copy.relative_to(partial)):
-                    shutil.copyfile(file, copy)
-                    with copy.open("rb+") as written:
-                        os.fsync(written.fileno())
+        yield partial
         partial.chmod(0o755)
         with naming(target):
             partial.rename(target)
@@ -46,6 +45,26 @@ def export_labels(store: LabelStore, out: Path, number: int) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     sync_folder(target.parent)
+
+
+def copy_file(source: Path, copy: Path) -> None:
+    """Copy a file, and flush it to the disk."""
+    shutil.copyfile(source, copy)
+    sync_file(copy)
+
+
+def export_labels(store: LabelStore, out: Path, number: int) -> Path:
+    """Copy the labels of a round, as :py:meth:`LabelStore.export <monai_sc.data.LabelStore.export>` says."""
+    target = out.resolve()
+    with new_folder(store, out) as partial:
+        for case in store.cases:
+            files = store.label_files(number, case)
+            for k, file in enumerate(files):
+                folder = partial / store.class_names[k] if len(files) > 1 else partial
+                folder.mkdir(exist_ok=True)
+                copy = folder / f"{case['id']}{file_suffix(file)}"
+                with naming(target / copy.relative_to(partial)):
+                    copy_file(file, copy)
     return target
 
 

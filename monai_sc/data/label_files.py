@@ -15,7 +15,17 @@ import numpy as np
 from nibabel.openers import ImageOpener
 from PIL import Image
 
-__all__ = ["ONE_FILE", "PICTURES", "WRITABLE", "file_suffix", "write_label_like", "write_values_like"]
+from monai_sc.data.durable import sync_file
+
+__all__ = [
+    "ONE_FILE",
+    "PICTURES",
+    "WRITABLE",
+    "file_suffix",
+    "write_label_like",
+    "write_map_like",
+    "write_values_like",
+]
 
 NIFTI = (".nii", ".nii.gz")
 PICTURES = (".png", ".bmp", ".tif", ".tiff")
@@ -92,15 +102,46 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
         if content is not None:
             path.write_bytes(content)
         else:
-            copy = itk.image_from_array(stored)
-            copy.CopyInformation(image)
-            copy.SetMetaDataDictionary(image.GetMetaDataDictionary())
-            try:
-                itk.imwrite(copy, os.fspath(path), compression=True)
-            except RuntimeError as error:  # such as of a full disk; it begins with a place in ITK's own code
-                raise OSError(" ".join(str(error).split()).split("): ", 1)[-1].rstrip(".")) from error
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+            _write_by_itk(stored, path, image)
+    sync_file(path)
+
+
+def write_map_like(values: np.ndarray, path: Path, source: Path) -> None:
+    """Write a label map with the file type, shape and geometry of ``source``, but a type of its own and no scale.
+
+    Args:
+        values: ``(*spatial)`` of uint8 or uint16, as they shall stand in the file; the axes as MONAI's ``LoadImage``
+            orders them.
+        path: of the new file, with the suffix of ``source``; flushed to the disk before the function returns.
+        source: a label file that is only read.
+
+    Raises:
+        OSError: when the disk cannot take the file.
+    """
+    suffix = file_suffix(source)
+    if suffix in NIFTI:
+        template: Any = nib.load(source)
+        header = template.header.copy()
+        header.set_data_dtype(values.dtype)
+        nib.save(type(template)(values.reshape(template.shape), template.affine, header), path)
+    elif suffix in (".png", ".bmp"):
+        Image.fromarray(values.T).save(path)
+    else:
+        image = itk.imread(os.fspath(source))
+        like = itk.array_view_from_image(image)
+        _write_by_itk(np.ascontiguousarray(values.T.reshape(like.shape)), path, image)
+    sync_file(path)
+
+
+def _write_by_itk(stored: np.ndarray, path: Path, like: Any) -> None:
+    """Write an array with the geometry and the metadata of an image of ITK."""
+    copy = itk.image_from_array(stored)
+    copy.CopyInformation(like)
+    copy.SetMetaDataDictionary(like.GetMetaDataDictionary())
+    try:
+        itk.imwrite(copy, os.fspath(path), compression=True)
+    except RuntimeError as error:  # such as of a full disk; it begins with a place in ITK's own code
+        raise OSError(" ".join(str(error).split()).split("): ", 1)[-1].rstrip(".")) from error
 
 
 def _with_text_header(stored: np.ndarray, source: Path) -> bytes | None:

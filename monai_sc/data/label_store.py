@@ -21,6 +21,7 @@ from monai.utils import MetaKeys
 from monai_sc.data.cases import Case, check_cases, check_name, file_keys, files_of, same_name
 from monai_sc.data.durable import claim_folder, naming, release_folder, sha256, sync_folder, write_synced
 from monai_sc.data.export import export_datalist, export_labels
+from monai_sc.data.export_layouts import export_monai_label, export_nnunet
 from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.data.round_writer import MANIFEST, RoundWriter
 from monai_sc.data.simulated_round import simulate_round
@@ -292,6 +293,59 @@ class LabelStore:
             ValueError: when there is no such round, the file exists, or a case holds what JSON cannot.
         """
         return export_datalist(self, Path(file), self._chosen(number))
+
+    def export_nnunet(
+        self,
+        out: PathLike,
+        number: int | None = None,
+        *,
+        channel_names: Sequence[str],
+        link_images: bool = False,
+    ) -> Path:
+        """Write images and the labels of a round as a raw data set of nnU-Net, version 2.
+
+        The label of a case becomes one map, 0 for the background and 1, 2, ... for the classes in their order. Classes
+        that lie within others (in all cases) become regions of nnU-Net, the outer ones first.
+
+        Args:
+            out: a new or empty folder whose name nnU-Net understands, such as ``nnUNet_raw/Dataset101_Lung``; it is
+                there whole, or not at all.
+            number: of the round, by default the current one.
+            channel_names: one per channel of an image, in the order of its files; nnU-Net chooses by it how to
+                normalize: ``"CT"`` by the intensities of the data set, most others by those of the image.
+            link_images: link to the images instead of copying them.
+
+        Returns:
+            The folder: ``imagesTr/ID_0000.EXT``, ``labelsTr/ID.EXT`` and ``dataset.json``.
+
+        Raises:
+            ValueError: when there is no such round, ``out`` is no such folder, the images have other channels,
+                nnU-Net cannot read the files (images and labels must be of one type), a class has a name that it
+                reserves, or classes overlap and are not nested.
+            TypeError: when ``channel_names`` is no list.
+            OSError: when it cannot be written; nothing is left.
+        """
+        return export_nnunet(self, Path(out), self._chosen(number), channel_names, link_images)
+
+    def export_monai_label(self, out: PathLike, number: int | None = None) -> Path:
+        """Write images and the labels of a round as a folder of studies for the server of MONAI Label.
+
+        The label of a case becomes one map, 0 for the background and 1, 2, ... for the classes in their order, which
+        must be those that the app of MONAI Label has. Images are copied, for MONAI Label can delete them.
+
+        Args:
+            out: a new or empty folder, for ``monailabel start_server --studies``; it is there whole, or not at all.
+            number: of the round, by default the current one.
+
+        Returns:
+            The folder: ``ID.EXT``, the images, and ``labels/final/ID.EXT``.
+
+        Raises:
+            ValueError: when there is no such round, ``out`` is no new or empty folder, MONAI Label does not look for
+                files of their type, a case has several image files, or classes overlap.
+            OSError: when it cannot be written; nothing is left.
+        """
+        return export_monai_label(self, Path(out), self._chosen(number))
 
     def changed_sources(self) -> list[Path]:
         """Return the label files that were given and have changed, or are gone, since the last round was written.
