@@ -6,6 +6,7 @@ from monai_sc.data.audit import audit_folder
 from monai_sc.data.case_memory import CaseMemory
 from monai_sc.data.cases import Case, check_cases
 from monai_sc.data.correct import correct_folder
+from monai_sc.data.dicom_seg import export_dicom_seg
 from monai_sc.data.inference import check_images, check_weights, image_files
 from monai_sc.data.label_store import LabelStore
 from monai_sc.data.parts import Part
@@ -32,6 +33,7 @@ __all__ = [
     "check_images",
     "check_weights",
     "correct_folder",
+    "export_dicom_seg",
     "image_files",
     "phantom_cases",
     "phantom_image",
