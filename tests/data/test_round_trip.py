@@ -325,3 +325,32 @@ def test_voxels_that_the_header_does_not_precede_are_written_by_itk(tmp_path, de
     np.testing.assert_array_equal(itk.array_from_image(image).T, 1 - mask.astype(np.int16))
     assert (list(image.GetSpacing()), itk.array_view_from_image(image).dtype) == ([0.5, 2, 3], np.int16)
     assert not (tmp_path / "written.txt").exists()
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".mha"])
+def test_corrected_label_opens_over_the_image_in_itk(tmp_path, suffix):
+    shape, given = (9, 7, 5), mask_of((9, 7, 5), 0)
+    image = itk.image_from_array(np.random.RandomState(1).rand(*shape).astype(np.float32).T.copy())
+    image.SetDirection(itk.matrix_from_array(np.ascontiguousarray(AXES["oblique PIR"])))
+    image.SetSpacing([0.7, 1.3, 2.5])
+    image.SetOrigin([-31.7, 12.3, 101.9])
+    label = itk.image_from_array(given.astype(np.uint8).T.copy())
+    label.CopyInformation(image)
+    files = {name: str(tmp_path / f"{name}{suffix}") for name in ("image", "label")}
+    itk.imwrite(image, files["image"])
+    itk.imwrite(label, files["label"])
+    store = LabelStore(tmp_path / "store", [{"id": "a", **files}])
+    corrected = mask_of(shape, 2)
+    with store.write_round(1, {}) as writer:
+        writer.write("a", corrected[None])
+
+    below, above = itk.imread(files["image"]), itk.imread(store.datalist()[0]["label"])
+    np.testing.assert_array_equal(itk.array_from_image(above).T, corrected)
+    assert itk.size(above) == itk.size(below)
+    assert list(above.GetSpacing()) == list(below.GetSpacing())
+    assert list(above.GetOrigin()) == list(below.GetOrigin())
+    np.testing.assert_array_equal(*(itk.array_from_matrix(read.GetDirection()) for read in (above, below)))
+    for index in np.argwhere(corrected).tolist():
+        point = above.TransformIndexToPhysicalPoint(index)
+        assert list(below.TransformPhysicalPointToIndex(point)) == index
+        np.testing.assert_allclose(point, image.TransformIndexToPhysicalPoint(index), atol=1e-4)
