@@ -49,6 +49,7 @@ def write_series(
     for index, values in enumerate(scan):
         slice_uid, z = f"{uids[1]}.{index + 1}", round(-150 + step * index, 3)
         data = _dataset(patient, uids, slice_uid, CT_IMAGE, "CT")
+        data.FrameOfReferenceUID = f"{uids[0]}.9"
         data.SliceThickness = step
         data.ImagePositionPatient = [-pixel * values.shape[0] / 2, -pixel * values.shape[1] / 2, z]
         data.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
