@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -101,23 +102,28 @@ def export_dicom_seg(
                 algorithm_identification=algorithm,
             )
         )
-    written = highdicom.seg.Segmentation(
-        source_images=ordered,
-        pixel_array=frames,
-        segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
-        segment_descriptions=segments,
-        series_instance_uid=highdicom.UID(),
-        series_number=SERIES_NUMBER,
-        sop_instance_uid=highdicom.UID(),
-        instance_number=1,
-        manufacturer="monai_sc",
-        manufacturer_model_name="monai_sc",
-        software_versions=software,
-        device_serial_number="0",
-        content_label="LABELS",
-        series_description="Corrected labels",
-        specific_character_set="ISO_IR 192",  # that of any name
-    )
+    with warnings.catch_warnings():
+        # highdicom wants names of several parts; pseudonyms have one
+        warnings.filterwarnings(
+            "ignore", "The string .* is unlikely to represent the intended person name", UserWarning
+        )
+        written = highdicom.seg.Segmentation(
+            source_images=ordered,
+            pixel_array=frames,
+            segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
+            segment_descriptions=segments,
+            series_instance_uid=highdicom.UID(),
+            series_number=SERIES_NUMBER,
+            sop_instance_uid=highdicom.UID(),
+            instance_number=1,
+            manufacturer="monai_sc",
+            manufacturer_model_name="monai_sc",
+            software_versions=software,
+            device_serial_number="0",
+            content_label="LABELS",
+            series_description="Corrected labels",
+            specific_character_set="ISO_IR 192",  # that of any name
+        )
     _save(written, target)
     return target
 

@@ -187,6 +187,12 @@ def test_label_may_be_flipped_or_in_lps(tmp_path, lps_to_ras):
     assert points_of_segment(tmp_path / "seg.dcm", 1) == points(affine_of("oblique"), expected)
 
 
+def test_pseudonym_is_kept_without_a_warning(tmp_path):
+    series = write_series(tmp_path / "ct", change=lambda header, number: setattr(header, "PatientName", "patient-1"))
+    out = export_dicom_seg(label_on(AXIAL), series, tmp_path / "seg.dcm", class_names=["lung"])
+    assert str(pydicom.dcmread(out).PatientName) == "patient-1"
+
+
 def test_series_without_what_may_be_empty_is_taken(tmp_path):
     def strip(header, number):
         for name in ("PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyDate", "SliceThickness"):
