@@ -93,8 +93,8 @@ def test_tables_show_the_numbers(store):
 
 def test_report_is_written_with_a_picture(store, tmp_path, capsys):
     write_reference({"loss": np.ones(2), **dice_of(0.9, 0.7)}, tmp_path / "out")
-    picture = write_report(store, HISTORY, tmp_path / "out")
-    with Image.open(picture) as image:
+    page = write_report(store, HISTORY, tmp_path / "out")
+    with Image.open(page.with_name("report.png")) as image:
         assert image.size[0] > 1000
         colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
     for colour in ((0x56, 0xB4, 0xE9), (0xD5, 0x5E, 0x00), (0xF0, 0xE4, 0x42)):
@@ -103,7 +103,7 @@ def test_report_is_written_with_a_picture(store, tmp_path, capsys):
     assert results["recovered"] == pytest.approx(0.6)
     assert results["rounds"][0]["bias"] == [-3.0, None]
     assert results["skipped"] == {}
-    assert str(picture) in capsys.readouterr().out
+    assert str(page) in capsys.readouterr().out
 
 
 def test_cases_that_were_left_out_are_listed(store, tmp_path):

@@ -23,10 +23,11 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
-def address(store, history, tmp_path):
+@pytest.fixture(scope="module", params=["2d", "3d"])
+def address(make_store, history, tmp_path_factory, request):
+    store = make_store(tmp_path_factory.mktemp("run"), request.param)
     source = RunSource(store, summarise_run(store, history), store.root.parent)
-    return write_page(source, tmp_path / "out", progress=False).as_uri()
+    return write_page(source, store.root.parent, progress=False).as_uri()
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_outlines_are_switched_off(opened):
     assert page.locator(".pictures path.corrected:visible").count() >= 5
 
 
-@pytest.mark.parametrize("store", ["3d"], indirect=True)
+@pytest.mark.parametrize("address", ["3d"], indirect=True)
 def test_slider_moves_through_the_slices_by_keys(opened):
     page = opened()
     figure = page.locator(".slices").first
