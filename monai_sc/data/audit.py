@@ -159,11 +159,11 @@ def audit_folder(
 
     Returns:
         ``unit`` (``"mm"``, or ``"voxel"`` where no file says how large a voxel is), ``voxel`` (mean size of its
-        smallest side), ``tolerance``, ``cases`` (each with ``name``, ``dice`` and ``displacement`` by class), and
-        ``classes``: by value the mean Dice, ``bias`` and ``interval`` in the unit, ``bias_voxels``, ``verdict``,
-        ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the interval, for other numbers of cases), and
-        how often an object is drawn where there is none, and the reverse. ``nan`` where something is not defined.
-        Empty for a part that ends before all cases are compared.
+        smallest side), ``tolerance``, ``ignore_value``, ``cases`` (each with ``name``, ``dice`` and ``displacement`` by
+        class), and ``classes``: by value the mean Dice, ``bias`` and ``interval`` in the unit, ``bias_voxels``,
+        ``verdict``, ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the interval, for other numbers of
+        cases), and how often an object is drawn where there is none, and the reverse. ``nan`` where something is not
+        defined. Empty for a part that ends before all cases are compared.
 
     Raises:
         ValueError: when there is nothing to compare, two labels of a case do not lie on one grid, or a part has no
@@ -195,8 +195,8 @@ def audit_folder(
                         with naming(exchange.folder):
                             note(row)
                 with exchange.gathered(names) as rows:
-                    return _result(rows, source, reference, in_mm, tolerance) if rows else {}
-    return _result(list(compared(names)), source, reference, in_mm, tolerance)
+                    return _result(rows, source, reference, in_mm, tolerance, ignore_value) if rows else {}
+    return _result(list(compared(names)), source, reference, in_mm, tolerance, ignore_value)
 
 
 def _compared(source: Path, reference: Path, name: str, ignore_value: float | None, in_mm: bool) -> dict[str, Any]:
@@ -220,7 +220,12 @@ def _compared(source: Path, reference: Path, name: str, ignore_value: float | No
 
 
 def _result(
-    rows: Sequence[Mapping[str, Any]], source: Path, reference: Path, in_mm: bool, tolerance: float | None
+    rows: Sequence[Mapping[str, Any]],
+    source: Path,
+    reference: Path,
+    in_mm: bool,
+    tolerance: float | None,
+    ignore_value: float | None,
 ) -> dict[str, Any]:
     """Return the result of an audit, of the rows of all its cases.
 
@@ -279,6 +284,7 @@ def _result(
         "unit": "mm" if in_mm else "voxel",
         "voxel": voxel,
         "tolerance": limit,
+        "ignore_value": ignore_value,
         "cases": cases,
         "classes": result,
     }

@@ -316,7 +316,7 @@ class LabelStore:
             link_images: link to the images instead of copying them.
 
         Returns:
-            The folder: ``imagesTr/ID_0000.EXT``, ``labelsTr/ID.EXT`` and ``dataset.json``.
+            The folder, with ``imagesTr/ID_0000.EXT``, ``labelsTr/ID.EXT`` and ``dataset.json``.
 
         Raises:
             ValueError: when there is no such round, ``out`` is no such folder, the images have other channels,
@@ -338,7 +338,7 @@ class LabelStore:
             number: of the round, by default the current one.
 
         Returns:
-            The folder: ``ID.EXT``, the images, and ``labels/final/ID.EXT``.
+            The folder, with the images ``ID.EXT`` and the labels ``labels/final/ID.EXT``.
 
         Raises:
             ValueError: when there is no such round, ``out`` is no new or empty folder, MONAI Label does not look for

@@ -6,13 +6,14 @@ from monai_sc.reports.audit import plot_audit, write_audit
 from monai_sc.reports.charts import plot_changes, plot_displacements, plot_rounds
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, plot_correction
 from monai_sc.reports.noise_fit import plot_noise_fit
-from monai_sc.reports.page import open_source, write_page
+from monai_sc.reports.page import Source, open_source, write_page
 from monai_sc.reports.round_pictures import RoundPictureHandler
 from monai_sc.reports.run import dice_by_class, print_results, summarise_run, write_reference, write_report
 
 __all__ = [
     "BOUNDARY_COLOURS",
     "RoundPictureHandler",
+    "Source",
     "dice_by_class",
     "draw_boundaries",
     "open_source",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from monai_sc.data.audit import LabelFile
 from monai_sc.reports.page.contents import Contents, Finding, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
@@ -33,7 +35,7 @@ class AuditSource(Sequence[PageCase]):
         try:
             self.result: dict[str, Any] = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
             self.labels, self.clean = Path(self.result["labels"]), Path(self.result["clean"])
-            own = self.result["images"]
+            own, _ = self.result["images"], self.result["ignore_value"]
             self.names = list(self.result["classes"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
@@ -49,13 +51,15 @@ class AuditSource(Sequence[PageCase]):
         row = self.result["cases"][index]
         values = [int(name) for name in self.names]
         given, true = LabelFile(self.labels / row["name"]), LabelFile(self.clean / row["name"])
+        unknown = [m for file in (given, true) if (m := file.ignored(self.result["ignore_value"])) is not None]
+        known = ~np.any(unknown, axis=0) if unknown else True
         image = find_image(row["name"], given.values.shape, self.images)
         return PageCase(
             row["name"],
             None if image is None else image[None],
-            given.masks(values),
+            given.masks(values) & known,
             None,
-            true.masks(values),
+            true.masks(values) & known,
             given.spacing,
             given.in_mm,
             source="given",
