@@ -1,5 +1,7 @@
 import json
+import shutil
 from importlib.metadata import version
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -9,7 +11,7 @@ from PIL import Image
 from monai_sc.data import LabelStore, audit_folder
 from monai_sc.reports import write_audit
 
-STEPS = 3
+PHANTOM = Path(__file__).parents[2] / "bundles" / "phantom"
 
 
 def write_masks(folder):
@@ -49,21 +51,6 @@ def write_store(root, masks):
     return store
 
 
-def write_bundle(folder):
-    """Write what a comparison reads of a bundle, with a noise of ``STEPS`` steps."""
-    noise = {
-        "_target_": "monai_sc.transforms.RandMarkovLabelNoise",
-        "prob": 1.0,
-        "num_steps": STEPS,
-        "expansion_prob": 0.8,
-        "march_prob": 0.5,
-    }
-    (folder / "configs").mkdir(parents=True)
-    train = {"noises": {"none": None, "grow": noise}, "noise": "grow", "run": []}
-    (folder / "configs" / "train.json").write_text(json.dumps(train))
-    (folder / "configs" / "metadata.json").write_text(json.dumps({"name": "A bundle", "version": "0.1.0"}))
-
-
 def write_cells(out, bundle, file, names, **settings):
     """Write what a comparison leaves when its trainings are done, so that none is left to run."""
     for k, name in enumerate(names):
@@ -72,9 +59,10 @@ def write_cells(out, bundle, file, names, **settings):
         dice = [[0.7 + 0.1 * k], [0.72 + 0.1 * k], [0.71]]
         content = {"classes": ["lung"], "cases": ["a", "b", "c"], "dice": dice, "image_size": [30, 32]}
         (cell / "result.json").write_text(json.dumps(content))
+    metadata = json.loads((bundle / "configs" / "metadata.json").read_text())
     common = {
-        "bundle": "A bundle",
-        "bundle_version": "0.1.0",
+        "bundle": metadata["name"],
+        "bundle_version": metadata["version"],
         "dataset_dir": str(bundle / "data"),
         "quick": False,
         "overrides": {},
@@ -91,9 +79,15 @@ def workplace(tmp_path):
     write_store(tmp_path / "run" / "labels", tmp_path / "masks")
     folders = tmp_path / "labels", tmp_path / "clean"
     write_audit(audit_folder(*folders, progress=False), *folders, tmp_path / "audited")
-    write_bundle(tmp_path / "bundle")
+    shutil.copytree(PHANTOM / "configs", tmp_path / "bundle" / "configs")
     bundle = tmp_path / "bundle"
-    write_cells(tmp_path / "comparison", bundle, "comparison.json", ["grow/noisy", "grow/sc"], protocol="paper")
-    level = {"ablation": "noise-level", "noise": "grow", "with_clean": True}
+    write_cells(
+        tmp_path / "comparison",
+        bundle,
+        "comparison.json",
+        ["markov_expand/noisy", "markov_expand/sc"],
+        protocol="paper",
+    )
+    level = {"ablation": "noise-level", "noise": "markov_expand", "with_clean": True}
     write_cells(tmp_path / "level", bundle, "settings.json", ["steps-3/noisy"], **level)
     return tmp_path

@@ -71,7 +71,7 @@ WRONG = {
     "simulate": [
         (["masks"], "The following arguments are required: OUT; see "),
         (["masks", "noisy", "--unit=cm"], "Argument --unit: invalid choice: 'cm'"),
-        (["absent", "noisy", *HAPPY["simulate"][0][2:]], "absent is no folder."),
+        (["masks", "noisy", "--preset=x"], "preset must be one of jsrt-expand, "),
     ],
     "stand-in": [
         (["jsrt"], "The following arguments are required: --out; see "),
