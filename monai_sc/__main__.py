@@ -29,14 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         _quieten()
         arguments.run(arguments)
     except KeyboardInterrupt:
-        print(f"Stopped; {when_stopped}.", file=sys.stderr)
-        return INTERRUPTED
+        status, told = INTERRUPTED, f"Stopped; {when_stopped}."
     except Exception as error:
         if "--debug" in given:
             traceback.print_exc()
-        print(f"Error: {_sentence(error)}", file=sys.stderr)
-        return REFUSED if isinstance(error, (ValueError, FileNotFoundError)) else FAILED
-    return DONE
+        status = REFUSED if isinstance(error, (ValueError, FileNotFoundError)) else FAILED
+        told = f"Error: {_sentence(error)}"
+    else:
+        return DONE
+    # not before the error is forgotten, and with it the progress bar that it came through, which ends with a last line
+    print(told, file=sys.stderr)
+    return status
 
 
 def _quieten() -> None:
