@@ -128,7 +128,7 @@ def _draw_strips(axes: Axes, values: Mapping[str, Sequence[float | None]]) -> No
     for k, row in enumerate(values.values()):
         found = np.array([np.nan if value is None else value for value in row], dtype=np.float64)
         found = found[np.isfinite(found)]
-        axes.plot(found, k + rng.uniform(-0.2, 0.2, len(found)), "o", color="#0072B2", alpha=0.45, ms=4, mew=0)
+        axes.plot(found, k + rng.uniform(-0.2, 0.2, len(found)), "o", color="#3B8FD0", alpha=0.7, ms=4, mew=0)
         if len(found) > 3:
             low, median, high = np.percentile(found, (25, 50, 75))
             axes.plot([low, high], [k, k], "-", color="#D55E00", lw=2.5, solid_capstyle="butt")
