@@ -22,6 +22,8 @@ __all__ = ["RESULTS", "RunSource"]
 
 RESULTS = "results.json"
 
+NOTHING_AGAINST = "labels left as they were given, since nothing speaks against them"
+
 
 class RunSource(Sequence[PageCase]):
     """What the report of a training shows.
@@ -111,14 +113,7 @@ class RunSource(Sequence[PageCase]):
         )
         notes = []
         if self.kept:
-            record = self.store.record(self.kept)
-            shift = record["shift"][k] if "shift" in record else None
-            if record.get("kept", [False] * (k + 1))[k]:
-                finding.done = "labels left as they were given, since nothing speaks against them"
-            elif shift is not None:
-                way = "inwards" if shift < 0 else "outwards"
-                moved = f"boundaries moved {way} by {abs(shift) * factors[self.kept - 1]:.1f} {unit}"
-                finding.done = moved if shift else "boundaries not moved; the shape of the prediction blended in"
+            finding.done = self._done(k, factors, unit)
             if self.kept < len(rounds):
                 after = rounds[self.kept]
                 remaining = finite(after["bias"][k])
@@ -138,6 +133,22 @@ class RunSource(Sequence[PageCase]):
             notes.append("the network has not learnt it, so that its bias means little: train longer")
         finding.notes = notes
         return finding
+
+    def _done(self, k: int, factors: Sequence[float], unit: str) -> str:
+        """Return how the predicted boundaries of a class were moved in the rounds up to the one in force."""
+        moved: list[str] = []
+        kept = True
+        for number in range(1, self.kept + 1):
+            record = self.store.record(number)
+            if record.get("kept", [False] * (k + 1))[k]:
+                continue
+            kept = False
+            if shift := record.get("shift", [0.0] * (k + 1))[k]:
+                way = "inwards" if shift < 0 else "outwards"
+                moved.append(f"{way} by {abs(shift) * factors[number - 1]:.1f} {unit} in round {number}")
+        if moved:
+            return f"the network's boundaries moved {', '.join(moved)}"
+        return NOTHING_AGAINST if kept else "boundaries not moved; the shape of the prediction blended in"
 
     def _dice(self, k: int) -> dict[str, float]:
         labels = {f"labels {name}": values[k] for name, values in self.results["label_dice"].items()}
