@@ -74,7 +74,12 @@ class Setup:
             changes: values of ids of the configs.
             configs: that are merged over that of the method.
             with_clean: the method learns from the clean cases first, as the compared ones do in the paper.
+
+        Raises:
+            ValueError: when ``overrides`` hold one of ``changes``.
         """
+        if both := sorted(dict(self.overrides).keys() & dict(changes or {}).keys()):
+            raise ValueError(f"--set must not give {both[0]!r}, to which this ablation gives a value of its own.")
         name, config = find_method(method)
         title = f"{axis}-{value}/{name}/seed-{seed}"
         first = [CLEAN_CASES] if with_clean and name not in WITHOUT_CLEAN_CASES else []

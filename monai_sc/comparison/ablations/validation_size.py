@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,9 @@ def validation_size(setup: Setup, *, sizes: Sequence[int] = SIZES) -> Ablation:
     if "clean_cases" not in setup.bundle.train:
         raise ValueError(f"{setup.bundle.train_file} must have the id 'clean_cases', of which fewer are to be taken.")
     # The bundle's own list, which stays checked, and what was set for it.
-    own = str(setup.overrides.get("clean_cases", setup.bundle.train["clean_cases"])).removeprefix("$")
+    others = dict(setup.overrides)
+    own = str(others.pop("clean_cases", setup.bundle.train["clean_cases"])).removeprefix("$")
+    setup = replace(setup, overrides=others)
     cells = [
         setup.cell(
             "sc",

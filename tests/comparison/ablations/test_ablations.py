@@ -188,6 +188,22 @@ def test_what_cannot_be_is_refused(tmp_path, make, message):
         make(setup_of(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (holes, "max_rounds"),
+        (lambda s: noise_level(s, steps=[10]), "noise_model"),
+        (lambda s: confidence(s, epochs=3), "epochs_per_round"),
+    ],
+    ids=["holes", "noise-level", "confidence"],
+)
+def test_what_an_ablation_sets_itself_is_not_overridden(tmp_path, make, name):
+    with pytest.raises(ValueError, match=f"^--set must not give '{name}', to which this ablation gives a value"):
+        make(setup_of(tmp_path, overrides={name: "1"}))
+    (cell,) = confidence(setup_of(tmp_path, overrides={"epochs_per_round": "7"})).cells
+    assert overrides_of(cell)["epochs_per_round"] == "7"
+
+
 def test_a_noise_without_steps_has_no_level(tmp_path):
     with pytest.raises(
         ValueError, match="must be a Markov noise of the bundle, which has steps; 'dilate_erode' is none"
