@@ -208,6 +208,7 @@ def test_torchrun_starts_the_parts(folders):
 KILL = """
 import os, signal, sys
 from pathlib import Path
+import monai_sc.data, monai_sc.reports  # once, and not in each child
 from monai_sc.__main__ import main
 
 def run(index, base, kill_at=0):
