@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from monai_sc.data.audit import LabelFile
-from monai_sc.reports.page.contents import Contents, Finding, finite, finite_interval, versions
+from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
 
@@ -71,17 +71,9 @@ class AuditSource(Sequence[PageCase]):
         unit = "mm" if self.result["unit"] == "mm" else "voxels"
         findings = [self._finding(name) for name in self.names]
         first = LabelFile(self.labels / self.result["cases"][0]["name"])
-        biased = [f for f in findings if f.verdict == "biased"]
-        if biased:
-            words = ", ".join(f"{f.name} {f.direction}" for f in biased)
-            headline = f"The labels of {len(biased)} of {len(findings)} classes are biased ({words})."
-        elif all(f.verdict == "unbiased" for f in findings):
-            headline = "No class is biased: the labels are as large as the clean ones, within the tolerance."
-        else:
-            headline = "Whether the labels are biased cannot be told from these cases."
         return Contents(
             title=f"Label audit: {self.folder.resolve().name}",
-            headline=f"{headline} Nothing was corrected.",
+            headline=f"{bias_found(findings)} Nothing was corrected.",
             unit=unit,
             size_unit=size_unit(first.values.ndim, first.in_mm)[0],
             subject="the labels",

@@ -12,7 +12,17 @@ import numpy as np
 
 from monai_sc.reports.page.measures import WARNINGS
 
-__all__ = ["SCHEMA", "Contents", "Finding", "document", "to_check", "versions"]
+__all__ = [
+    "SCHEMA",
+    "Contents",
+    "Finding",
+    "bias_found",
+    "document",
+    "finite",
+    "finite_interval",
+    "to_check",
+    "versions",
+]
 
 SCHEMA = "monai_sc report 1"
 
@@ -160,6 +170,17 @@ def document(contents: Contents, cases: Sequence[Mapping[str, Any]]) -> dict[str
         "provenance": dict(contents.provenance),
         "undo": contents.undo,
     }
+
+
+def bias_found(findings: Sequence[Finding]) -> str:
+    """Return the sentence that says which classes are biased, and which way."""
+    biased = [finding for finding in findings if finding.verdict == "biased"]
+    if biased:
+        words = ", ".join(f"{finding.name} {finding.direction}" for finding in biased)
+        return f"The labels of {len(biased)} of {len(findings)} classes are biased ({words})."
+    if all(finding.verdict == "unbiased" for finding in findings):
+        return "No class is biased: the labels are as large as the clean ones, within the tolerance."
+    return "Whether the labels are biased cannot be told from these clean cases."
 
 
 def finite(value: Any) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 from monai_sc.data.audit import LabelFile
 from monai_sc.data.correct import MANIFEST, REPORT
 from monai_sc.data.durable import sha256
-from monai_sc.reports.page.contents import Contents, Finding, finite, finite_interval, versions
+from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
 
@@ -118,14 +118,8 @@ class FolderSource(Sequence[PageCase]):
         )
 
     def _headline(self, findings: list[Finding]) -> str:
-        biased = [f for f in findings if f.verdict == "biased"]
+        found = bias_found(findings)
         corrected = [f for f in findings if f.name not in self.report["labels_kept"]]
-        words = ", ".join(f"{f.name} {f.direction}" for f in biased)
-        found = (
-            f"The labels of {len(biased)} of {len(findings)} classes are biased ({words})."
-            if biased
-            else "No class is shown to be biased."
-        )
         if not corrected:
             return f"{found} All labels were left as they were given."
         done = "all classes" if len(corrected) == len(findings) else ", ".join(f.name for f in corrected)

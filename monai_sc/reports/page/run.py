@@ -14,7 +14,7 @@ from monai_sc.data.durable import sha256
 from monai_sc.data.label_files import PICTURES, file_suffix
 from monai_sc.data.label_store import LabelStore
 from monai_sc.data.round_writer import MANIFEST
-from monai_sc.reports.page.contents import Contents, Finding, finite, finite_interval, versions
+from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.transforms.distance import voxel_size
 
@@ -156,17 +156,12 @@ class RunSource(Sequence[PageCase]):
         return {**labels, **tests}
 
     def _headline(self, findings: Sequence[Finding]) -> str:
-        biased = [f for f in findings if f.verdict == "biased"]
-        if not biased:
-            if all(f.verdict == "unbiased" for f in findings):
-                return "No class is biased: the labels are as large as the clean ones, within the tolerance."
-            return "Whether the labels are biased cannot be told from these clean cases."
-        words = ", ".join(f"{f.name} {f.direction}" for f in biased)
-        found = f"The labels of {len(biased)} of {len(findings)} classes are biased ({words})."
+        found = bias_found(findings)
         if not self.kept:
             return f"{found} No correction was kept: the labels in force are those that were given."
         number = f"{self.kept} round{'s' if self.kept > 1 else ''}"
-        return f"{found} They were corrected in {number}; the originals are untouched."
+        they = "They" if any(f.verdict == "biased" for f in findings) else "The labels"
+        return f"{found} {they} were corrected in {number}; the originals are untouched."
 
     def _provenance(self) -> dict[str, Any]:
         store, number = self.store, self.store.current
