@@ -15,7 +15,9 @@ assert monai_sc.data.LabelStore and monai_sc.transforms.RandMarkovLabelNoise
 
 
 def test_modules_are_imported_when_they_are_asked_for():
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, encoding="utf-8", timeout=280, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

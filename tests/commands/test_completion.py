@@ -40,7 +40,9 @@ def test_bash_completes(tmp_path, capsys, words, expected):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     command = ["bash", "-c", COMPLETE, "bash", "completion.bash", "monai-sc", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False
+    )
     assert done.stderr == ""
     assert {line.strip().rstrip("/") for line in done.stdout.splitlines()} == expected
 

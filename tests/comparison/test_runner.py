@@ -207,7 +207,9 @@ def wait_for(condition):
 
 
 def is_running(pid):
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, encoding="utf-8", check=False
+    ).stdout
     return bool(state.strip()) and not state.startswith("Z")
 
 

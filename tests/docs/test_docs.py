@@ -47,7 +47,12 @@ def test_blocks_run_in_the_order_of_a_reader(file, tmp_path, monkeypatch):
             exec(compile(block, file, "exec"), namespace)
             continue
         done = subprocess.run(
-            ["bash", "-e", "-c", block], env={**os.environ, **search}, capture_output=True, text=True, check=False
+            ["bash", "-e", "-c", block],
+            env={**os.environ, **search},
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert "Warning" not in done.stderr
