@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, show
+from monai_sc.commands.report import add_report_option, report_on
 
 __all__ = ["add_audit"]
 
@@ -31,10 +32,11 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
     parser.add_argument("--clean", metavar="DIR", required=True, help="folder of clean labels, a few are enough")
     parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the pictures")
-    parser.add_argument("--out", metavar="DIR", help="folder for audit.json and audit.png, made if need be")
+    parser.add_argument("--out", metavar="DIR", help="folder for audit.json, audit.png and the report, made if need be")
     parser.add_argument("--ignore-value", metavar="V", type=float, help="value of unknown voxels")
     parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
-    add_output_options(parser, _audit, when_stopped="no result was written")
+    add_report_option(parser)
+    add_output_options(parser, _audit, when_stopped="either no result was written, or all but the report")
     return parser
 
 
@@ -60,12 +62,14 @@ def _audit(arguments: argparse.Namespace) -> None:
     if not result:
         note_part(arguments, part)
         return
+    page = None
     if arguments.out is not None:
         write_audit(result, arguments.labels, arguments.clean, arguments.out, images=arguments.images)
-    show(arguments, result, lambda: _print_audit(result, arguments.out))
+        page = report_on(arguments, done=f"The results are in {arguments.out}")
+    show(arguments, result, lambda: _print_audit(result, arguments.out, page))
 
 
-def _print_audit(result: dict[str, Any], out: str | None) -> None:
+def _print_audit(result: dict[str, Any], out: str | None, page: Path | None) -> None:
     from rich.table import Table
 
     in_mm = result["unit"] == "mm"
@@ -93,3 +97,5 @@ def _print_audit(result: dict[str, Any], out: str | None) -> None:
             print(f"Class {name}: half of the interval would be about {more} clean cases.")
     if out is not None:
         print(f"Results and pictures: {Path(out).resolve()}")
+    if page is not None:
+        print(f"Report: {page}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
+from monai_sc.commands.report import add_report_option, report_on
 
 __all__ = ["add_correct"]
 
@@ -33,6 +34,7 @@ def add_correct(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
     parser.add_argument("--clean", metavar="DIR", required=True, help="folder of a few clean labels, only read")
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder for the corrected labels")
+    parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the report")
     parser.add_argument("--kind", choices=("logits", "probabilities"), help="of predictions whose files do not say it")
     parser.add_argument("--trusted", metavar="DIR", help="folder of masks of voxels that stay as they are")
     parser.add_argument("--names", metavar="NAMES", type=several(str), help="of the classes 1, 2, ...: lung,heart")
@@ -48,13 +50,16 @@ def add_correct(commands: Any) -> argparse.ArgumentParser:
         "--shape-weight", metavar="W", type=float, default=0.5, help="of the shape of the given labels (default: 0.5)"
     )
     parser.add_argument("--no-presence", action="store_true", help="never drop an object")
-    add_output_options(parser, _correct, when_stopped="no result was written")
+    add_report_option(parser)
+    add_output_options(parser, _correct, when_stopped="either no result was written, or all but the report")
     return parser
 
 
 def _correct(arguments: argparse.Namespace) -> None:
     from monai_sc.data import Part, correct_folder
 
+    if arguments.images is not None and not Path(arguments.images).is_dir():
+        raise FileNotFoundError(f"{arguments.images} is no folder.")
     part = Part.from_environment()
     report = correct_folder(
         arguments.predictions,
@@ -75,10 +80,11 @@ def _correct(arguments: argparse.Namespace) -> None:
     if not report:
         note_part(arguments, part)
         return
-    show(arguments, report, lambda: _print_correction(report, Path(arguments.out)))
+    page = report_on(arguments, done=f"The corrected labels are in {arguments.out}")
+    show(arguments, report, lambda: _print_correction(report, Path(arguments.out), page))
 
 
-def _print_correction(report: dict[str, Any], out: Path) -> None:
+def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> None:
     from rich.table import Table
 
     unit = "mm" if report["unit"] == "mm" else "voxels"
@@ -106,3 +112,5 @@ def _print_correction(report: dict[str, Any], out: Path) -> None:
     if report["labels_kept"]:
         print(f"Labels of {', '.join(report['labels_kept'])} stay as they are: corrected, they would be worse.")
     print(f"{report['cases']} corrected labels in {out.resolve()}, with report.json and manifest.jsonl.")
+    if page is not None:
+        print(f"Report: {page}")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, show
 
-__all__ = ["add_report"]
+__all__ = ["add_report", "add_report_option", "report_on"]
 
 EXAMPLE = """\
 example:
   python -m monai_sc report corrected --images imagesTr
 
-RUN is the output folder of a training that has ended, or the folder that `correct` or `audit` wrote. The page,
-report.html, needs no network and no other file; report_data.json and report_cases.csv hold the same numbers.
+RUN is the output folder of a training that has ended, or the folder that `correct` or `audit` wrote; each of them ends
+with its report, and this command writes it again, with images or in another place. The page, report.html, needs no
+network and no other file; report_data.json and report_cases.csv hold the same numbers.
 """
 
 
@@ -35,6 +37,37 @@ def add_report(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="DIR", help="folder for the page (default: RUN)")
     add_output_options(parser, _report, when_stopped="the page may not be there, and RUN is as it was")
     return parser
+
+
+def add_report_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--no-report``, of commands that end with :py:func:`report_on`."""
+    parser.add_argument("--no-report", action="store_true", help="write no report.html, which takes a while per case")
+
+
+def report_on(arguments: argparse.Namespace, *, done: str) -> Path | None:
+    """Write the report of what a command with ``--out`` and ``--images`` has just written there.
+
+    Args:
+        arguments: of the command.
+        done: what is there even if the report fails, a clause for the error.
+
+    Returns:
+        The path of the page, or None with ``--no-report``.
+
+    Raises:
+        RuntimeError: when the report cannot be written.
+    """
+    if arguments.no_report:
+        return None
+    from monai_sc.reports import open_source, write_page
+
+    try:
+        source = open_source(arguments.out, images=arguments.images)
+        return write_page(source, arguments.out, progress=not (arguments.quiet or arguments.json)).resolve()
+    except (OSError, ValueError) as error:
+        raise RuntimeError(
+            f"{done}, but no report: {str(error).rstrip('.')}; `python -m monai_sc report {arguments.out}` writes it."
+        ) from error
 
 
 def _report(arguments: argparse.Namespace) -> None:

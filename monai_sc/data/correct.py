@@ -301,7 +301,7 @@ class _Correction:
         return {
             "case": name,
             "source": "clean" if clean else "corrected",
-            "label": {"path": str(given.path), "sha256": sha256(given.path)},
+            "label": {"path": str(given.path.absolute()), "sha256": sha256(given.path)},
             "prediction": str(find_prediction(folders.predictions, name)),
             "voxels_changed": self._by_name(changed),
             "dice_to_given": self._by_name(dice(*masks).round(6).tolist()),

@@ -457,6 +457,7 @@ def test_audit_is_not_written_into_what_it_audits(folders, capsys, folder):
 def test_audit_may_be_written_again_but_over_nothing_else(folders, capsys):
     audit = ["audit", "--labels", str(folders / "labels"), "--clean", str(folders / "clean"), "--quiet"]
     assert main([*audit, "--out", str(folders / "audit")]) == 0
+    assert (folders / "audit" / "report.html").is_file()
     assert main([*audit, "--out", str(folders / "audit")]) == 0
     (folders / "audit" / "mine.txt").write_text("x")
     assert main([*audit, "--out", str(folders / "audit")]) == 2

@@ -134,7 +134,7 @@ def arguments(command, folders, out="out"):
         return ["simulate", str(folders / "labels"), str(folders / out), *OPTIONS]
     given = [command, "--labels", str(folders / "labels"), "--clean", str(folders / "clean")]
     given += ["--predictions", str(folders / "predictions")] if command == "correct" else []
-    return [*given, "--out", str(folders / out)]
+    return [*given, "--no-report", "--out", str(folders / out)]
 
 
 def run(monkeypatch, index, count, *given):
