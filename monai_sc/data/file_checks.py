@@ -6,6 +6,7 @@ import gzip
 import math
 import os
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +20,19 @@ from monai.utils import MetaKeys
 from nibabel.openers import ImageOpener
 from PIL import Image
 
+from monai_sc.data.cases import file_keys, files_of
+from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.transforms.load import read_image, reason_of, unreadable
 
-__all__ = ["Grid", "check_affine", "check_same_grid", "check_whole", "grid_of", "image_grid"]
+__all__ = [
+    "Grid",
+    "check_affine",
+    "check_same_grid",
+    "check_whole",
+    "grid_of",
+    "image_grid",
+    "refuse_unfit_labels",
+]
 
 MAX_CONDITION = 1e6  # of an affine: far above that of any scanner, far below what rounding makes of one without inverse
 COPY_AGAIN = "copy it again from its source"
@@ -173,3 +184,26 @@ def check_affine(affine: np.ndarray, ndim: int, name: str) -> None:
         raise ValueError(f"{name} must have a finite affine, got {affine.tolist()}; {REPAIR}.")
     if np.linalg.cond(affine[:3, : min(ndim, 3)]) > MAX_CONDITION:  # the third axis of a 2D file may be anything
         raise ValueError(f"{name} must have an affine that has an inverse, got {affine.tolist()}; {REPAIR}.")
+
+
+def refuse_unfit_labels(cases: Sequence[Mapping[str, Any]], root: Path) -> None:
+    """Refuse cases whose label files cannot be written without loss, or of which a file lies in a folder.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    resolved = root.resolve()
+    for case in cases:
+        for file in files_of(case):
+            if file_suffix(file) not in WRITABLE:
+                raise ValueError(
+                    f"Label files must be of a type that can be written without loss, {', '.join(WRITABLE)}, "
+                    f"got {file} of case {case['id']!r}."
+                )
+        files = [file for key in file_keys(case) for file in files_of(case, key)]
+        for file in files:
+            if file.resolve().is_relative_to(resolved):
+                raise ValueError(
+                    f"root must be a folder without originals, but {root} holds {file} of {case['id']!r}; "
+                    "choose an empty or a new folder."
+                )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +14,25 @@ from monai.data.utils import to_affine_nd
 from monai.transforms import LoadImage, Transform
 from monai.utils import MetaKeys
 
-from monai_sc.data.cases import Case, check_cases, check_name, file_keys, files_of, same_name
-from monai_sc.data.durable import claim_folder, naming, release_folder, sha256, sync_folder, write_synced
+from monai_sc.data.cases import Case, check_cases, check_name, files_of, same_name
+from monai_sc.data.durable import naming
 from monai_sc.data.export import export_datalist, export_labels
 from monai_sc.data.export_layouts import export_monai_label, export_nnunet
-from monai_sc.data.label_files import WRITABLE, file_suffix
-from monai_sc.data.round_writer import MANIFEST, RoundWriter
+from monai_sc.data.file_checks import refuse_unfit_labels
+from monai_sc.data.label_files import file_suffix
+from monai_sc.data.round_folders import RoundFolders
+from monai_sc.data.round_writer import RoundWriter, write_round
 from monai_sc.data.simulated_round import simulate_round
 from monai_sc.data.store_contents import find_store, has_contents, read_contents, write_contents
 from monai_sc.data.usable_cases import UsableCases
 from monai_sc.functional.dice import dice
-from monai_sc.parallel import gather, is_main
+from monai_sc.parallel import is_main
 from monai_sc.transforms import LoadLabel
 
 __all__ = ["LabelStore"]
 
 
-class LabelStore:
+class LabelStore(RoundFolders):
     """All rounds of labels of a list of cases, in one folder.
 
     Round 0 is the labels that were given, which stay where they are and are only read; or, after
@@ -77,8 +75,8 @@ class LabelStore:
         config_version: str | None = None,
     ) -> None:
         check_cases(cases)
-        self.root = Path(root)
-        self._refuse_unfit_files(cases)
+        super().__init__(Path(root))
+        refuse_unfit_labels(cases, self.root)
         self.cases: list[Case] = [dict(case) for case in cases]
         self.skipped: dict[str, str] = dict(getattr(cases, "skipped", {}))
         self.values = None if values is None else list(values)
@@ -108,7 +106,7 @@ class LabelStore:
             self._refuse_other_labels(written[-1])
         if is_main() and not has_contents(self):
             # If another process has the store now, or nobody may write here, it is written at the latest with a round.
-            with suppress(OSError, ValueError), self._claimed():
+            with suppress(OSError, ValueError), self.claimed():
                 write_contents(self)
 
     @classmethod
@@ -125,28 +123,6 @@ class LabelStore:
         root = find_store(Path(folder))
         content = read_contents(root)
         return cls(root, UsableCases(content.pop("cases"), content.pop("skipped")), **content)
-
-    @property
-    def rounds(self) -> list[int]:
-        """The numbers of the rounds that are complete, 0 always among them."""
-        names = (f.name for f in self.root.glob("round-*") if (f / "round.json").is_file())
-        return sorted({0, *(int(name[6:]) for name in names if re.fullmatch(r"round-\d{3,}", name))})
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether round 0 was made noisy here."""
-        return self._folder(0).is_dir()
-
-    @property
-    def current(self) -> int:
-        """The round that is in force, which is the last one that was written or restored."""
-        file = self.root / "current.json"
-        if not file.is_file():
-            return 0
-        number = self._read_json(file).get("round")
-        if not isinstance(number, int):
-            raise ValueError(f"{file} is damaged; delete it, and put a round in force with restore.")
-        return number
 
     def datalist(self, number: int | None = None) -> list[Case]:
         """Return the cases with the labels of a round, by default the current one, in the order they were given.
@@ -231,21 +207,6 @@ class LabelStore:
     def position(self, case_id: str) -> int:
         """Return the place of a case in the list of cases."""
         return self._position_of[case_id]
-
-    def record(self, number: int) -> dict[str, Any]:
-        """Return what ``round.json`` says of a round that was written."""
-        return self._read_json(self._folder(self._checked(number)) / "round.json")
-
-    def manifest(self, number: int) -> list[dict[str, Any]]:
-        """Return the manifest of a round that was written, one dictionary per case."""
-        file = self._folder(self._checked(number)) / MANIFEST
-        try:
-            lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError):
-            lines = []
-        if len(lines) < 1:
-            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
-        return lines
 
     def diff(self, first: int, second: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield for each case what differs between two rounds, one case in memory at a time.
@@ -347,67 +308,6 @@ class LabelStore:
         """
         return export_monai_label(self, Path(out), self._chosen(number))
 
-    def changed_sources(self) -> list[Path]:
-        """Return the label files that were given and have changed, or are gone, since the last round was written.
-
-        A file whose size and time are as they were is taken for unchanged; else its SHA-256 decides.
-        """
-        written, changed = self._written(), []
-        for entry in self.manifest(written[-1]) if written else []:
-            for source in entry["sources"]:
-                path = Path(source["path"])
-                if not path.is_file():
-                    changed.append(path)
-                    continue
-                state = path.stat()
-                same = (state.st_size, state.st_mtime_ns) == (source["size"], source["mtime_ns"])
-                if not same and sha256(path) != source["sha256"]:
-                    changed.append(path)
-        return changed
-
-    def claim(self) -> None:
-        """Keep other processes from writing rounds, until :py:meth:`release` or the end of this process.
-
-        Raises:
-            ValueError: when another process has claimed the store.
-        """
-        claim_folder(self.root)
-
-    def release(self) -> None:
-        """Let other processes write rounds again."""
-        release_folder(self.root)
-
-    def restore(self, number: int) -> None:
-        """Put a round in force. No round is deleted by it.
-
-        Raises:
-            ValueError: when there is no such round, or another process writes into the store.
-        """
-        with self._claimed():
-            partial = self.root / ".current.json.partial"
-            try:
-                write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
-                partial.replace(self.root / "current.json")
-                sync_folder(self.root)
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
-
-    def discard(self, number: int) -> None:
-        """Delete a round that was written here. Round 0 and the originals cannot be discarded.
-
-        Raises:
-            ValueError: when ``number`` is 0, there is no such round, or another process writes into the store.
-        """
-        if self._checked(number) == 0:
-            raise ValueError("number must be at least 1, got 0: round 0 is the labels that were given.")
-        with self._claimed():
-            if self.current == number:
-                self.restore(max(r for r in self.rounds if r < number))
-            self._last = (None, None)
-            doomed = self._folder(number).rename(self._partial(number))
-            shutil.rmtree(doomed)
-
     @contextmanager
     def write_round(self, number: int, record: Mapping[str, Any], *, previous: int = 0) -> Iterator[RoundWriter]:
         """Write a whole round, and put it in force: in a ``with`` block, ``write`` every case once.
@@ -426,44 +326,12 @@ class LabelStore:
             OSError: when the disk cannot take it.
         """
         self._checked(previous)
-        final, partial = self._folder(number), self._partial(number)
+        final = self._folder(number)
         if final.exists():
             raise ValueError(f"number must be that of a new round, got {number}, which {self.root} holds already.")
         self._last = (None, None)
-        gather()  # all have looked
-        versions = {"monai_sc": version("monai-sc"), "config": self.config_version}
-        with self._claimed():
-            try:
-                if is_main():
-                    shutil.rmtree(partial, ignore_errors=True)
-                    partial.mkdir(parents=True)
-                    if not has_contents(self):
-                        write_contents(self)
-                gather()
-                writer = RoundWriter(self, partial, previous, versions)
-                yield writer
-                gather()
-                if is_main():
-                    numbers = {"round": number, "previous": previous, "classes": self.class_names}
-                    writer.finish({**record, **numbers, **versions})
-                    partial.rename(final)
-                    sync_folder(self.root)
-                    self.restore(number)
-                gather()
-            except BaseException as error:
-                if is_main():
-                    if final.is_dir() and self.current != number:  # whole, but not in force
-                        final.rename(partial)
-                    shutil.rmtree(partial, ignore_errors=True)
-                elif isinstance(error, OSError) and not partial.exists():
-                    gather()  # where the first process, which has failed and cleared up, says why
-                if isinstance(error, OSError):
-                    reason = str(error.strerror or error).rstrip(".")
-                    raise OSError(
-                        f"Round {number} could not be written to {self.root}: {reason}. Nothing of it was kept, and "
-                        "the labels in force are as they were; the same command goes on from there."
-                    ) from error
-                raise
+        with write_round(self, final, number, record, previous) as writer:
+            yield writer
 
     def simulate(self, noise: Transform | None, *, seed: int = 0, progress: bool = True) -> LabelStore:
         """Write round 0: the given labels made noisy, once, each case by a draw that depends on seed and id alone.
@@ -524,26 +392,6 @@ class LabelStore:
             self._loaders[foreground] = LoadLabel(foreground=foreground, values=self.values)
         return self._loaders[foreground]
 
-    @contextmanager
-    def _claimed(self) -> Iterator[None]:
-        if not is_main():
-            yield
-            return
-        self.claim()
-        try:
-            yield
-        finally:
-            self.release()
-
-    def _read_json(self, file: Path) -> dict[str, Any]:
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            content = None
-        if not isinstance(content, dict):
-            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
-        return content
-
     def _refuse_other_labels(self, number: int) -> None:
         classes = self.record(number)["classes"]
         if classes != self.class_names:
@@ -556,37 +404,3 @@ class LabelStore:
                 f"cases must be those of the rounds that {self.root} holds, but {min(missing)!r} is in one only; "
                 "choose another folder for other cases."
             )
-
-    def _refuse_unfit_files(self, cases: Sequence[Mapping[str, Any]]) -> None:
-        root = self.root.resolve()
-        for case in cases:
-            for file in files_of(case):
-                if file_suffix(file) not in WRITABLE:
-                    raise ValueError(
-                        f"Label files must be of a type that can be written without loss, {', '.join(WRITABLE)}, "
-                        f"got {file} of case {case['id']!r}."
-                    )
-            files = [file for key in file_keys(case) for file in files_of(case, key)]
-            for file in files:
-                if file.resolve().is_relative_to(root):
-                    raise ValueError(
-                        f"root must be a folder without originals, but {self.root} holds {file} of {case['id']!r}; "
-                        "choose an empty or a new folder."
-                    )
-
-    def _checked(self, number: int) -> int:
-        if number not in self.rounds:
-            raise ValueError(f"number must be one of the rounds {self.rounds} in {self.root}, got {number}.")
-        return number
-
-    def _written(self) -> list[int]:
-        return [number for number in self.rounds if self._folder(number).is_dir()]
-
-    def _chosen(self, number: int | None) -> int:
-        return self._checked(self.current if number is None else number)
-
-    def _folder(self, number: int) -> Path:
-        return self.root / f"round-{number:03d}"
-
-    def _partial(self, number: int) -> Path:
-        return self.root / f".round-{number:03d}.partial"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +15,58 @@ import numpy as np
 from monai_sc.data.cases import Case, files_of
 from monai_sc.data.durable import sha256, sync_folder, write_synced
 from monai_sc.data.label_files import write_label_like, write_values_like
+from monai_sc.data.round_folders import MANIFEST, RECORD
+from monai_sc.data.store_contents import has_contents, write_contents
 from monai_sc.functional.checks import binary_mask
 from monai_sc.functional.dice import dice
-from monai_sc.parallel import rank, world_size
+from monai_sc.parallel import gather, is_main, rank, world_size
 
 if TYPE_CHECKING:
     from monai_sc.data.label_store import LabelStore
 
-__all__ = ["MANIFEST", "RoundWriter"]
+__all__ = ["RoundWriter", "write_round"]
 
-MANIFEST = "manifest.jsonl"
+
+@contextmanager
+def write_round(
+    store: LabelStore, final: Path, number: int, record: Mapping[str, Any], previous: int
+) -> Iterator[RoundWriter]:
+    """Write a round into the folder ``final``, for ``LabelStore.write_round``, whose docstring says how."""
+    partial = final.with_name(f".{final.name}.partial")
+    gather()  # all have looked
+    versions = {"monai_sc": version("monai-sc"), "config": store.config_version}
+    with store.claimed():
+        try:
+            if is_main():
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
+                if not has_contents(store):
+                    write_contents(store)
+            gather()
+            writer = RoundWriter(store, partial, previous, versions)
+            yield writer
+            gather()
+            if is_main():
+                numbers = {"round": number, "previous": previous, "classes": store.class_names}
+                writer.finish({**record, **numbers, **versions})
+                partial.rename(final)
+                sync_folder(store.root)
+                store.restore(number)
+            gather()
+        except BaseException as error:
+            if is_main():
+                if final.is_dir() and store.current != number:  # whole, but not in force
+                    final.rename(partial)
+                shutil.rmtree(partial, ignore_errors=True)
+            elif isinstance(error, OSError) and not partial.exists():
+                gather()  # where the first process, which has failed and cleared up, says why
+            if isinstance(error, OSError):
+                reason = str(error.strerror or error).rstrip(".")
+                raise OSError(
+                    f"Round {number} could not be written to {store.root}: {reason}. Nothing of it was kept, and "
+                    "the labels in force are as they were; the same command goes on from there."
+                ) from error
+            raise
 
 
 class RoundWriter:
@@ -111,7 +156,7 @@ class RoundWriter:
                 f"A round must hold every case, but {missing[0]!r} and {len(missing) - 1} more are missing."
             )
         write_synced(self.folder / MANIFEST, "".join(lines[case_id] + "\n" for case_id in ids))
-        write_synced(self.folder / "round.json", json.dumps(record, indent=2) + "\n")
+        write_synced(self.folder / RECORD, json.dumps(record, indent=2) + "\n")
         for file in parts:
             file.unlink()
         sync_folder(self.folder)

@@ -13,7 +13,7 @@ from monai.transforms import LoadImage
 from monai_sc.data.durable import sha256
 from monai_sc.data.label_files import PICTURES, file_suffix
 from monai_sc.data.label_store import LabelStore
-from monai_sc.data.round_writer import MANIFEST
+from monai_sc.data.round_folders import MANIFEST
 from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.transforms.distance import voxel_size

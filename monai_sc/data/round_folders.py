@@ -1,0 +1,163 @@
+"""The rounds of labels in a folder: which are there, which is in force, and who may write."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from monai_sc.data.durable import claim_folder, release_folder, sha256, sync_folder, write_synced
+from monai_sc.parallel import is_main
+
+__all__ = ["MANIFEST", "RECORD", "RoundFolders"]
+
+MANIFEST, RECORD, CURRENT = "manifest.jsonl", "round.json", "current.json"
+
+
+class RoundFolders:
+    """The rounds in a folder, each a folder ``round-NNN`` that is there whole or not at all.
+
+    It knows nothing of cases and classes: those are the matter of :py:class:`LabelStore`.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def rounds(self) -> list[int]:
+        """The numbers of the rounds that are complete, 0 always among them."""
+        names = (f.name for f in self.root.glob("round-*") if (f / RECORD).is_file())
+        return sorted({0, *(int(name[6:]) for name in names if re.fullmatch(r"round-\d{3,}", name))})
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether round 0 was made noisy here."""
+        return self._folder(0).is_dir()
+
+    @property
+    def current(self) -> int:
+        """The round that is in force, which is the last one that was written or restored."""
+        file = self.root / CURRENT
+        if not file.is_file():
+            return 0
+        number = self._read_json(file).get("round")
+        if not isinstance(number, int):
+            raise ValueError(f"{file} is damaged; delete it, and put a round in force with restore.")
+        return number
+
+    def record(self, number: int) -> dict[str, Any]:
+        """Return what ``round.json`` says of a round that was written."""
+        return self._read_json(self._folder(self._checked(number)) / RECORD)
+
+    def manifest(self, number: int) -> list[dict[str, Any]]:
+        """Return the manifest of a round that was written, one dictionary per case."""
+        file = self._folder(self._checked(number)) / MANIFEST
+        try:
+            lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError):
+            lines = []
+        if len(lines) < 1:
+            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
+        return lines
+
+    def changed_sources(self) -> list[Path]:
+        """Return the label files that were given and have changed, or are gone, since the last round was written.
+
+        A file whose size and time are as they were is taken for unchanged; else its SHA-256 decides.
+        """
+        written, changed = self._written(), []
+        for entry in self.manifest(written[-1]) if written else []:
+            for source in entry["sources"]:
+                path = Path(source["path"])
+                if not path.is_file():
+                    changed.append(path)
+                    continue
+                state = path.stat()
+                same = (state.st_size, state.st_mtime_ns) == (source["size"], source["mtime_ns"])
+                if not same and sha256(path) != source["sha256"]:
+                    changed.append(path)
+        return changed
+
+    def claim(self) -> None:
+        """Keep other processes from writing rounds, until :py:meth:`release` or the end of this process.
+
+        Raises:
+            ValueError: when another process has claimed the store.
+        """
+        claim_folder(self.root)
+
+    def release(self) -> None:
+        """Let other processes write rounds again."""
+        release_folder(self.root)
+
+    def restore(self, number: int) -> None:
+        """Put a round in force. No round is deleted by it.
+
+        Raises:
+            ValueError: when there is no such round, or another process writes into the store.
+        """
+        with self.claimed():
+            partial = self.root / f".{CURRENT}.partial"
+            try:
+                write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
+                partial.replace(self.root / CURRENT)
+                sync_folder(self.root)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+
+    def discard(self, number: int) -> None:
+        """Delete a round that was written here. Round 0 and the originals cannot be discarded.
+
+        Raises:
+            ValueError: when ``number`` is 0, there is no such round, or another process writes into the store.
+        """
+        if self._checked(number) == 0:
+            raise ValueError("number must be at least 1, got 0: round 0 is the labels that were given.")
+        with self.claimed():
+            if self.current == number:
+                self.restore(max(r for r in self.rounds if r < number))
+            folder = self._folder(number)
+            shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.partial")))
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Claim the store for a ``with`` block, in the first process of several."""
+        if not is_main():
+            yield
+            return
+        self.claim()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _checked(self, number: int) -> int:
+        if number not in self.rounds:
+            raise ValueError(f"number must be one of the rounds {self.rounds} in {self.root}, got {number}.")
+        return number
+
+    def _chosen(self, number: int | None) -> int:
+        return self._checked(self.current if number is None else number)
+
+    def _written(self) -> list[int]:
+        return [number for number in self.rounds if self._folder(number).is_dir()]
+
+    def _folder(self, number: int) -> Path:
+        return self.root / f"round-{number:03d}"
+
+    def _read_json(self, file: Path) -> dict[str, Any]:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            content = None
+        if not isinstance(content, dict):
+            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
+        return content
