@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from monai.data import MetaTensor
@@ -11,7 +11,8 @@ from monai.data.utils import to_affine_nd
 from monai.transforms import RandomizableTrait, SpatialResample, Transform
 from monai.utils import TransformBackends, convert_to_dst_type
 
-from monai_sc.data.case_memory import CaseMemory
+if TYPE_CHECKING:  # the data sets and stores are built on the transforms
+    from monai_sc.data import CaseMemory
 
 __all__ = ["LoadCaseMapd"]
 
@@ -44,6 +45,7 @@ class LoadCaseMapd(Transform, RandomizableTrait):
         TypeError: at the call, when the label has no affine.
 
     Example:
+        >>> from monai_sc.data import CaseMemory
         >>> memory = CaseMemory()
         >>> memory.replace([("a", MetaTensor(torch.tensor([[[1.0, 2.0, 3.0]]]), affine=torch.eye(4)))])
         >>> flipped = MetaTensor(torch.zeros(1, 1, 3), affine=[[1, 0, 0, 0], [0, -1, 0, 2], [0, 0, 1, 0], [0, 0, 0, 1]])
