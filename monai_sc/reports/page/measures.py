@@ -119,6 +119,9 @@ def _surface_distances(
     """Return mean and 95th percentile of the distances between two surfaces, ``None`` where a mask has none."""
     if not (has_boundary(first[None]).all() and has_boundary(second[None]).all()):
         return None, None
+    # Along an axis of one voxel, as of a picture that is saved as a volume, every voxel would be at the surface.
+    spacing = [side for side, size in zip(spacing, first.shape, strict=True) if size > 1]
+    first, second = first.squeeze(), second.squeeze()
     # As MONAI's metrics define them, which would build the edges twice, with a warning (MONAI 1.6).
     box = bounding_box(first | second, 1) or ()
     edges = [mask[box] & ~ndimage.binary_erosion(mask[box]) for mask in (first, second)]
@@ -146,6 +149,6 @@ def _warnings(given: np.ndarray, corrected: np.ndarray, changed: float) -> set[s
     depth = ndimage.distance_transform_edt(np.pad(corrected[box], 1, mode="edge"))
     if depth.max() < THIN:
         found.add("thin structure")
-    if any(corrected.take(end, axis).any() for axis in range(corrected.ndim) for end in (0, -1)):
+    if any(corrected.take(end, axis).any() for axis, size in enumerate(corrected.shape) if size > 1 for end in (0, -1)):
         found.add("touches border")
     return found

@@ -54,6 +54,14 @@ def test_surface_distances_agree_with_all_pairs_of_boundary_voxels():
     assert own["hausdorff95"] == pytest.approx(max(np.percentile(way, 95) for way in ways), rel=1e-5)
 
 
+def test_a_volume_of_one_slice_is_measured_as_the_picture_that_it_is():
+    flat = measured(square(5, 15), square(7, 13))
+    volume = measured(square(5, 15)[..., None], square(7, 13)[..., None])
+    for key in ("displacement", "surface_distance", "hausdorff95"):
+        assert volume["classes"]["x"][key] == pytest.approx(flat["classes"]["x"][key])
+    assert volume["warnings"] == flat["warnings"] == [{"class": "x", "what": "large change"}]
+
+
 def test_without_a_correction_labels_are_compared_with_the_clean_ones():
     own = measured(square(5, 15), None, square(7, 13))["classes"]["x"]
     assert own["size_corrected"] is None
