@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from monai_sc import comparison, data, engines, functional, handlers, losses, networks, reports, transforms
 
 __all__ = [
@@ -22,14 +22,15 @@ __all__ = [
     "transforms",
 ]
 
-__version__ = version("monai-sc")
-
-
 _MODULES = {*__all__, "correction", "parallel"} - {"__version__"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a module when it is first asked for: all of them take seconds, with PyTorch and MONAI."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("monai-sc")
     if name in _MODULES:
         return import_module(f"monai_sc.{name}")
     raise AttributeError(f"module 'monai_sc' has no attribute {name!r}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
-
-from monai_sc.commands.parser import make_parser
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 SCRIPT = "monai-sc"
@@ -20,19 +20,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments; by default those of the process.
     """
-    given = sys.argv[1:] if argv is None else list(argv)
-    parser = make_parser(SCRIPT if Path(sys.argv[0]).stem == SCRIPT else "python -m monai_sc")
+    if isinstance(sys.stdout, TextIOWrapper):  # what its encoding has not is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return _run(sys.argv[1:] if argv is None else list(argv))
+    finally:
+        _end_output()
+
+
+def _run(given: list[str]) -> int:
     when_stopped = "nothing was done"
     try:
-        arguments = parser.parse_args(given)
+        from monai_sc.commands.parser import make_parser  # here, where Ctrl-C is understood
+
+        arguments = make_parser(SCRIPT if Path(sys.argv[0]).stem == SCRIPT else "python -m monai_sc").parse_args(given)
         when_stopped = arguments.when_stopped
         _quieten()
         arguments.run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         status, told = INTERRUPTED, f"Stopped; {when_stopped}."
     except Exception as error:
         if "--debug" in given:
             traceback.print_exc()
+        if isinstance(error, BrokenPipeError):  # such as by `| head`, which has read enough
+            return FAILED
         status = REFUSED if isinstance(error, (ValueError, FileNotFoundError)) else FAILED
         told = f"Error: {_sentence(error)}"
     else:
@@ -40,6 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # not before the error is forgotten, and with it the progress bar that it came through, which ends with a last line
     print(told, file=sys.stderr)
     return status
+
+
+def _end_output() -> None:
+    """Write what is left of standard output; what cannot be written is not tried again when Python ends."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _quieten() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, show
 from monai_sc.commands.report import add_report_option, report_on
+from monai_sc.wording import counted
 
 __all__ = ["add_audit"]
 
@@ -78,16 +79,17 @@ def _print_audit(result: dict[str, Any], out: str | None, page: Path | None) -> 
     table = Table(*columns, *(["in voxels"] if in_mm else []))
     for name, row in result["classes"].items():
         low, high = row["interval"]
-        bias = f"{row['bias']:+.2f}" + ("" if low != low else f" [{low:+.2f}, {high:+.2f}]")
-        voxels = [f"{row['bias_voxels']:+.2f}"] if in_mm else []
+        defined = row["bias"] == row["bias"]
+        bias = f"{row['bias']:+.2f}" + ("" if low != low else f" [{low:+.2f}, {high:+.2f}]") if defined else "undefined"
+        voxels = [f"{row['bias_voxels']:+.2f}" if defined else "-"] if in_mm else []
         table.add_row(name, str(row["cases_used"]), f"{row['dice']:.3f}", bias, row["verdict"], *voxels)
     print_table(table)
     for name, row in result["classes"].items():
         (spurious, absent), (missed, present) = row["spurious"], row["missed"]
         if spurious or missed:
             print(
-                f"Class {name}: drawn in {spurious} of {absent} cases without it, missing in {missed} of {present} "
-                "cases with it."
+                f"Class {name}: drawn in {spurious} of {counted(absent, 'case')} without it, missing in {missed} of "
+                f"{counted(present, 'case')} with it."
             )
         widths = list(row["half_width_by_cases"].items())
         if row["cases_used"] == 1:

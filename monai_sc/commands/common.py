@@ -139,10 +139,10 @@ def note_part(arguments: argparse.Namespace, part: Part) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table, as wide as it needs to be where there is no terminal."""
+    """Print a table, as wide as it needs to be where there is no terminal; all in it is plain text."""
     from rich.console import Console
 
-    Console(width=None if Console().is_terminal else WIDTH).print(table)
+    Console(width=None if Console().is_terminal else WIDTH, markup=False, emoji=False).print(table)
 
 
 def list_of(kind: type) -> Any:

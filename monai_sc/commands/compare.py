@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from monai_sc.commands.common import (
-    WIDTH,
     add_command,
     add_output_options,
     add_protocol,
     add_training_options,
+    print_table,
     show,
 )
 
@@ -80,20 +80,17 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 
 def _print_comparison(found: dict[str, Any], out: Path) -> None:
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from monai_sc.comparison.summary import MEAN
     from monai_sc.comparison.tables import dice_text, difference_text
 
-    console = Console(width=None if Console().is_terminal else WIDTH)
     names = [*found["classes"], MEAN]
     for noise, methods in found["noises"].items():
-        table = Table("method", "seeds", *names, f"from {found['against']}", title=escape(noise))
+        table = Table("method", "seeds", *names, f"from {found['against']}", title=noise)
         for method, row in methods.items():
             cells = (dice_text(row, name) for name in names)
-            table.add_row(escape(method), str(len(row["seeds"])), *cells, difference_text(row).replace("[", r"\["))
-        console.print(table)
-    console.print(f"Dice on the test cases; * differs from {found['against']} (p < 0.05, adjusted for the methods).")
+            table.add_row(method, str(len(row["seeds"])), *cells, difference_text(row))
+        print_table(table)
+    print(f"Dice on the test cases; * differs from {found['against']} (p < 0.05, adjusted for the methods).")
     print(f"Results: {out.resolve() / 'results.md'}, and the picture results.png beside it.")

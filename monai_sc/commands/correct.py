@@ -8,6 +8,7 @@ from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
 from monai_sc.commands.report import add_report_option, report_on
+from monai_sc.wording import counted
 
 __all__ = ["add_correct"]
 
@@ -106,11 +107,11 @@ def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> N
     if both["cases"]:
         for name, given in both["given"].items():
             print(
-                f"Class {name}: on {both['cases']} cases with both labels, Dice {given:.3f} as given, "
+                f"Class {name}: on {counted(both['cases'], 'case')} with both labels, Dice {given:.3f} as given, "
                 f"{both['corrected'][name]:.3f} corrected."
             )
     if report["labels_kept"]:
         print(f"Labels of {', '.join(report['labels_kept'])} stay as they are: corrected, they would be worse.")
-    print(f"{report['cases']} corrected labels in {out.resolve()}, with report.json and manifest.jsonl.")
+    print(f"{counted(report['cases'], 'corrected label')} in {out.resolve()}, with report.json and manifest.jsonl.")
     if page is not None:
         print(f"Report: {page}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, show
@@ -64,9 +65,10 @@ def report_on(arguments: argparse.Namespace, *, done: str) -> Path | None:
     try:
         source = open_source(arguments.out, images=arguments.images)
         return write_page(source, arguments.out, progress=not (arguments.quiet or arguments.json)).resolve()
-    except (OSError, ValueError) as error:
+    except Exception as error:  # whatever it is, the rest is there
         raise RuntimeError(
-            f"{done}, but no report: {str(error).rstrip('.')}; `python -m monai_sc report {arguments.out}` writes it."
+            f"{done}, but no report: {str(error).rstrip('.')}; `python -m monai_sc report {quote(str(arguments.out))}` "
+            "writes it."
         ) from error
 
 

@@ -15,6 +15,7 @@ from monai_sc.commands.common import (
     several,
     show,
 )
+from monai_sc.wording import counted
 
 __all__ = ["add_simulate"]
 
@@ -130,7 +131,7 @@ def _print_simulation(result: dict[str, Any]) -> None:
         print(f"Steps that were found for the target: {result['calibration']['num_steps']}.")
     if left_out := result["left_out"]:
         print(f"Files of other types that were left out: {len(left_out)}, such as {left_out[0]}.")
-    print(f"{result['cases']} noisy masks in {result['out']}, listed in {MANIFEST}.")
+    print(f"{counted(result['cases'], 'noisy mask')} in {result['out']}, listed in {MANIFEST}.")
 
 
 def _displacement(row: dict[str, Any]) -> str:

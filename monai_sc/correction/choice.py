@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from monai_sc.functional.distance import has_boundary, signed_distance
+from monai_sc.wording import counted
 
 __all__ = ["ClassCorrection", "ShiftCounts", "ShiftTable", "choose_correction"]
 
@@ -203,7 +204,7 @@ def choose_correction(
     evidence = {name: score for name, (score, _) in candidates.items()}
     name = max(candidates, key=lambda n: evidence[n])
     chosen = candidates[name][1]
-    note = f"{name!r} serves best on {count} clean cases"
+    note = f"{name!r} serves best on {counted(count, 'clean case')}"
     if chosen.dice_after <= before or evidence[name] <= before:
         chosen, note = base, "no correction serves better on the clean cases"
         if refused := table.refused(bias):

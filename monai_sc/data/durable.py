@@ -11,6 +11,7 @@ from pathlib import Path
 __all__ = [
     "claim_folder",
     "naming",
+    "partial_of",
     "release_folder",
     "replace_synced",
     "sha256",
@@ -57,11 +58,21 @@ def replace_synced(path: Path, text: str) -> None:
     Raises:
         OSError: naming the file, when the disk cannot take it.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    write_synced(partial, text)
-    with naming(path):
-        partial.replace(path)
-        sync_folder(path.parent)
+    partial = partial_of(path)
+    try:
+        write_synced(partial, text)
+        with naming(path):
+            partial.replace(path)
+            sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def partial_of(path: Path) -> Path:
+    """Return the name that a file has until it is whole."""
+    return path.with_name(f".{path.name}.partial")
 
 
 def sync_file(path: Path) -> None:

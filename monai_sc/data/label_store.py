@@ -137,8 +137,8 @@ class LabelStore(RoundFolders):
         datalist = []
         for case in self.cases:
             case = dict(case)
-            if simulated:
-                case.setdefault("clean_label", case["label"])
+            if simulated and case.get("clean_label") is None:
+                case["clean_label"] = case["label"]
             if number or simulated:
                 files = [str(file) for file in self.files(self._folder(number), case)]
                 case["label"] = files[0] if isinstance(case["label"], (str, Path)) else files
@@ -173,10 +173,14 @@ class LabelStore(RoundFolders):
     def read_clean(self, case_id: str) -> np.ndarray | None:
         """Return the clean label of a case ``(classes, *spatial)``, ``None`` where it is not known."""
         case = self._case_of[case_id]
-        key = "clean_label" if "clean_label" in case else "label" if self.is_simulated else None
-        if key is None:
+        if not self.has_clean(case_id):
             return None
+        key = "label" if case.get("clean_label") is None else "clean_label"
         return np.asarray(self._loader(case)(files_of(case, key)).numpy() > 0)
+
+    def has_clean(self, case_id: str) -> bool:
+        """Return whether the clean label of a case is known."""
+        return self.is_simulated or self._case_of[case_id].get("clean_label") is not None
 
     def check_grid(self, case_id: str, shape: Sequence[int], affine: np.ndarray) -> None:
         """Refuse a label for a case whose grid is not that of the case's label files.

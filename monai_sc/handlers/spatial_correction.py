@@ -19,6 +19,7 @@ from monai_sc.handlers.relabelling import Relabelling
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 from monai_sc.handlers.store_run import StoreRun
 from monai_sc.parallel import gather, is_main, unwrapped
+from monai_sc.wording import counted
 
 __all__ = ["RoundEvents", "SpatialCorrectionHandler"]
 
@@ -278,9 +279,9 @@ class SpatialCorrectionHandler(StoreRun):
             return False
         if not self._best and not any(record["num_used"]):
             raise ValueError(
-                f"displacements must have at least one usable case, but in all {record['num_skipped'][0]} clean cases "
-                "the label or prediction is empty or full in every class; give clean cases that show the structures, "
-                "or train the network longer."
+                "displacements must have at least one usable case, but in all "
+                f"{counted(record['num_skipped'][0], 'clean case')} the label or prediction is empty or full in every "
+                "class; give clean cases that show the structures, or train the network longer."
             )
         score = float(np.mean(record["clean_dice"]))
         worse = best_dice is not None and score < best_dice

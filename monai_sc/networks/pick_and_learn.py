@@ -33,7 +33,7 @@ class QualityAwarenessModule(torch.nn.Module):
         num_groups: of the group norm; every width must be a multiple, and at least two channels share a group.
 
     Raises:
-        ValueError: when ``channels`` is empty or does not fit ``num_groups``.
+        ValueError: when ``num_groups`` is under 1, or ``channels`` is empty or does not fit it.
 
     Example:
         >>> module = QualityAwarenessModule(2, image_channels=1, label_channels=3)
@@ -52,6 +52,8 @@ class QualityAwarenessModule(torch.nn.Module):
         num_groups: int = 4,
     ) -> None:
         super().__init__()
+        if num_groups < 1:
+            raise ValueError(f"num_groups must be at least 1, got {num_groups}.")
         if not channels or any(width % num_groups or width < 2 * num_groups for width in channels):
             raise ValueError(
                 f"channels must be multiples of num_groups={num_groups}, at least twice as many, got {tuple(channels)}."

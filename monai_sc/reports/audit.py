@@ -19,7 +19,8 @@ from matplotlib.lines import Line2D
 from monai_sc.correction.state import plain
 from monai_sc.data.audit import EXCHANGE, LabelFile
 from monai_sc.data.correct import refuse_source_folders
-from monai_sc.data.durable import naming, write_synced
+from monai_sc.data.durable import naming, partial_of, write_synced
+from monai_sc.reports.charts import shown_name
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries
 from monai_sc.reports.page import REPORT_FILES
 from monai_sc.reports.page.audit import AUDIT
@@ -99,6 +100,8 @@ def write_audit(
 
 
 def _is_partial(file: Path) -> bool:
+    if file.name in [partial_of(file.with_name(name)).name for name in REPORT_FILES]:
+        return True
     return re.fullmatch(rf"\.\d+-({'|'.join(map(re.escape, RESULTS))})", file.name) is not None
 
 
@@ -148,7 +151,7 @@ def _draw_case(
         masks = {name: mask[..., best] for name, mask in masks.items()}
     draw_boundaries(axes, background, masks, width=1.2)
     scores = ", ".join(f"{score:.2f}" for score in case["dice"].values())
-    axes.set_title(f"{case['name']}: Dice {scores}", fontsize=9)
+    axes.set_title(f"{shown_name(case['name'])}: Dice {scores}", fontsize=9)
 
 
 def _draw_displacements(axes: Axes, result: Mapping[str, Any], classes: list[str]) -> None:

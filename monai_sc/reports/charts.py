@@ -11,10 +11,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["draw_bias", "draw_dice", "line_style", "plot_changes", "plot_displacements", "plot_rounds"]
+__all__ = [
+    "draw_bias",
+    "draw_dice",
+    "line_style",
+    "plot_changes",
+    "plot_displacements",
+    "plot_rounds",
+    "shown_name",
+]
 
 CLASS_COLOURS = ("#000000", "#0072B2", "#CC79A7", "#009E73", "#E69F00")
 CLASS_MARKERS = ("o", "s", "^", "D", "v")
+LONGEST_NAME = 40  # characters, beside which a chart still has room
 
 
 def line_style(k: int) -> dict[str, Any]:
@@ -24,6 +33,13 @@ def line_style(k: int) -> dict[str, Any]:
         "marker": CLASS_MARKERS[k % len(CLASS_MARKERS)],
         "lw": 1.8,
     }
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a class or a case as matplotlib shows it: not as a formula, and not too long for a chart."""
+    short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+    # what begins with an underscore is left out of a legend
+    return (f" {short}" if short.startswith("_") else short).replace("$", r"\$")
 
 
 def plot_rounds(history: Sequence[Mapping[str, Any]], class_names: Sequence[str]) -> Figure:
@@ -90,7 +106,7 @@ def draw_bias(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Seq
             mean,
             yerr=error,
             capsize=3,
-            label=name,
+            label=shown_name(name),
             **line_style(k),
         )
     axes.set_title("Boundary bias on the clean cases, in voxels", fontsize=11)
@@ -103,7 +119,7 @@ def draw_dice(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Seq
     """Draw the Dice of the predictions on the clean cases in every round."""
     rounds = [record["round"] for record in history]
     for k, name in enumerate(class_names):
-        axes.plot(rounds, [record["clean_dice"][k] for record in history], label=name, **line_style(k))
+        axes.plot(rounds, [record["clean_dice"][k] for record in history], label=shown_name(name), **line_style(k))
     axes.set_title("Dice of the predictions on the clean cases", fontsize=11)
     axes.set_ylabel("Dice")
     axes.grid(axis="y", color="0.5", alpha=0.3)
@@ -133,6 +149,6 @@ def _draw_strips(axes: Axes, values: Mapping[str, Sequence[float | None]]) -> No
             low, median, high = np.percentile(found, (25, 50, 75))
             axes.plot([low, high], [k, k], "-", color="#D55E00", lw=2.5, solid_capstyle="butt")
             axes.plot([median], [k], "D", color="#D55E00", ms=6)
-    axes.set_yticks(range(len(values)), list(values))
+    axes.set_yticks(range(len(values)), [shown_name(name) for name in values])
     axes.set_ylim(len(values) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(9))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.ndimage import uniform_filter
 
-from monai_sc.reports.charts import draw_bias, draw_dice
+from monai_sc.reports.charts import draw_bias, draw_dice, shown_name
 
 __all__ = ["BOUNDARY_COLOURS", "draw_boundaries", "plot_correction"]
 
@@ -33,7 +33,7 @@ def draw_boundaries(axes: Axes, image: np.ndarray, masks: Mapping[str, np.ndarra
     axes.imshow(image.T, cmap="gray", interpolation="nearest")
     for name, mask in masks.items():
         for channel in mask:
-            if channel.any() and not channel.all():
+            if channel.any() and not channel.all() and min(channel.shape) > 1:
                 axes.contour(
                     channel.T.astype(np.float32), levels=[0.5], colors=BOUNDARY_COLOURS[name], linewidths=width
                 )
@@ -62,7 +62,7 @@ def plot_correction(
         shown |= set(masks)
         whole = figure.add_subplot(grid[row, 0])
         draw_boundaries(whole, image, masks, width=1.0)
-        whole.set_title(str(case["id"]), fontsize=10)
+        whole.set_title(shown_name(str(case["id"])), fontsize=10)
         window = _window_of(masks["given"] ^ masks.get("corrected", np.zeros_like(masks["given"])))
         detail = figure.add_subplot(grid[row, 1])
         draw_boundaries(
@@ -91,7 +91,7 @@ def _as_slice(case: Mapping[str, Any]) -> tuple[np.ndarray, dict[str, np.ndarray
 def _window_of(mask: np.ndarray) -> tuple[slice, slice]:
     """Return a window of a third of the image where ``mask`` is densest."""
     change = mask.any(axis=0).astype(np.float32)
-    size = [max(n // 3, 8) for n in change.shape]
+    size = [min(max(n // 3, 8), n) for n in change.shape]
     centre = np.unravel_index(int(np.argmax(uniform_filter(change, size, mode="constant"))), change.shape)
     starts = [int(np.clip(c - s // 2, 0, n - s)) for c, s, n in zip(centre, size, change.shape, strict=True)]
     return slice(starts[0], starts[0] + size[0]), slice(starts[1], starts[1] + size[1])

@@ -122,16 +122,14 @@ def _test_dice(metrics: Mapping[str, Any], class_names: Sequence[str]) -> list[f
 def print_results(results: Mapping[str, Any], console: Console | None = None) -> None:
     """Print the results of :py:func:`summarise_run` as tables."""
     console = console or Console(width=None if Console().is_terminal else 110)
-    table = Table("Dice", *results["classes"], "mean", title="Labels and networks")
-    for name, values in results["label_dice"].items():
-        table.add_row(f"labels, {name}", *(f"{v:.3f}" for v in [*values, np.mean(values)]))
-    for name, values in results["test_dice"].items():
-        table.add_row(f"test cases, {name}", *(f"{v:.3f}" for v in [*values, np.mean(values)]))
+    names = [escape(name) for name in results["classes"]]
+    table = Table("Dice", *names, "mean", title="Labels and networks")
+    for what, scores in (("labels", results["label_dice"]), ("test cases", results["test_dice"])):
+        for name, values in scores.items():
+            table.add_row(f"{what}, {name}", *(f"{v:.3f}" for v in [*_numbers(values), np.mean(_numbers(values))]))
     if table.row_count:
         console.print(table)
-    rounds = Table(
-        "round", *results["classes"], "Dice, clean cases", title="Boundary bias in voxels (negative: too large)"
-    )
+    rounds = Table("round", *names, "Dice, clean cases", title="Boundary bias in voxels (negative: too large)")
     for record in results["rounds"]:
         cells = [
             (f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if finite(low) is not None else ""))
@@ -140,7 +138,7 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
             for mean, (low, high) in zip(record["bias"], record["bias_interval"], strict=True)
         ]
         kept = " (kept)" if record["round"] == results["kept_round"] else ""
-        rounds.add_row(f"{record['round']}{kept}", *cells, f"{np.mean(record['clean_dice']):.3f}")
+        rounds.add_row(f"{record['round']}{kept}", *cells, f"{np.mean(_numbers(record['clean_dice'])):.3f}")
     console.print(rounds)
     console.print(f"Stopped after round {results['rounds'][-1]['round']}: {results['rounds'][-1]['stop_reason']}.")
     if not results["kept_round"]:
@@ -154,6 +152,11 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
         for name, reason in results["skipped"].items():
             skipped.add_row(escape(name), escape(reason))
         console.print(skipped)
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    """Return numbers as an array, with ``nan`` for what is not known."""
+    return np.array(values, dtype=np.float64)
 
 
 def write_reference(metrics: Mapping[str, Any], output_dir: PathLike) -> None:
@@ -204,7 +207,7 @@ def write_report(
         store, history, reference=json.loads(reference.read_text(encoding="utf-8")) if reference.is_file() else None
     )
     results = plain(results, nan=False)
-    told = {"store": os.path.relpath(store.root, folder), "settings": plain(dict(settings or {}))}
+    told = {"store": os.path.relpath(store.root.resolve(), folder.resolve()), "settings": plain(dict(settings or {}))}
     replace_synced(folder / RESULTS, json.dumps({**results, **told}, indent=2) + "\n")
     plot_correction(ShownCases(store, num_cases), history, store.class_names).savefig(folder / "report.png", dpi=110)
     page = write_page(RunSource(store, {**results, **told}, folder), folder, progress=progress)

@@ -13,8 +13,11 @@ from monai.transforms import LoadImage
 from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.data.label_store import LabelStore
 from monai_sc.data.predictions import without_suffix
+from monai_sc.transforms.load import read_image
 
 __all__ = ["ShownCases", "find_image"]
+
+IMAGES = (*WRITABLE, ".jpg", ".jpeg")
 
 
 class ShownCases(Sequence[dict[str, Any]]):
@@ -59,14 +62,18 @@ def find_image(name: str, shape: tuple[int, ...], folder: str | Path | None) -> 
         name: of the label file; that of the image is the same up to the suffix, or with the channel of nnU-Net.
         shape: of the label.
         folder: of the images, or none.
+
+    Raises:
+        ValueError: when the image cannot be read.
     """
     if folder is None:
         return None
     stem = Path(folder) / without_suffix(name)
     for file in [f for end in ("", "_0000") for f in sorted(stem.parent.glob(f"{glob.escape(stem.name)}{end}.*"))]:
-        if without_suffix(file.name) not in (stem.name, f"{stem.name}_0000") or file_suffix(file) not in WRITABLE:
+        if without_suffix(file.name) not in (stem.name, f"{stem.name}_0000") or file_suffix(file) not in IMAGES:
             continue
-        image = LoadImage(image_only=True, ensure_channel_first=True)(file).numpy()[0]
+        load = LoadImage(image_only=True, ensure_channel_first=True)
+        image = read_image(load, file, f"Image file {file}").numpy()[0]
         if image.shape == shape:
             return np.asarray(image)
     return None

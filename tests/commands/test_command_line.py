@@ -1,14 +1,19 @@
 """Every command as a user calls it: a process of its own, whose outputs and exit status are looked at."""
 
+import argparse
+import io
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
-from monai_sc.commands.common import DATA_SETS
+from monai_sc.__main__ import main
+from monai_sc.commands.common import DATA_SETS, print_table
 from monai_sc.commands.compare import COMPARE_EXAMPLE
 from monai_sc.comparison.grid import METHODS
 from monai_sc.data.preparation.prepare import LAYOUTS
@@ -212,3 +217,39 @@ def test_page_names_every_command():
     page = (ROOT / "docs" / "command_line.md").read_text()
     for command in WRONG:
         assert f"\n## {command}\n" in page
+
+
+@pytest.mark.parametrize("command", [["--help"], ["completion", "bash"]], ids=["short", "long"])
+def test_reader_who_has_enough_is_no_error(tmp_path, command):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "monai_sc", *command],
+            cwd=tmp_path,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
+
+
+def test_words_that_the_terminal_has_not_are_no_error(monkeypatch):
+    written = io.BytesIO()
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(run=lambda _: print("2 cm²"), when_stopped="")
+    monkeypatch.setattr("monai_sc.commands.parser.make_parser", lambda _: parser)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main([]) == 0
+    assert written.getvalue() == b"2 cm\\xb2\n"
+
+
+def test_cells_of_a_table_are_no_markup(capsys):
+    table = Table("[/a]", title=":smile:")
+    table.add_row("[b]x")
+    print_table(table)
+    told = capsys.readouterr().out
+    assert all(text in told for text in ("[/a]", ":smile:", "[b]x"))

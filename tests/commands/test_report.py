@@ -38,10 +38,11 @@ def test_output_is_json_alone_without_a_report(here, capsys, command):
     assert not {file.name for file in (here / "out").iterdir()} & FILES
 
 
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
 @pytest.mark.parametrize("command", CALLS)
-def test_a_report_that_fails_leaves_the_result(here, capsys, monkeypatch, command):
+def test_a_report_that_fails_leaves_the_result(here, capsys, monkeypatch, command, kind):
     def full(*_, **__):
-        raise OSError(f"{os.path.join('out', 'report.html')} could not be written: No space left on device.")
+        raise kind(f"{os.path.join('out', 'report.html')} could not be written: No space left on device.")
 
     monkeypatch.setattr(reports, "write_page", full)
     assert main([*CALLS[command], "--quiet"]) == 1

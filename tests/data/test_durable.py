@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from monai_sc.data.durable import claim_folder, release_folder, sha256
+from monai_sc.data.durable import claim_folder, release_folder, replace_synced, sha256
 
 # Python 3.12 warns of threads; the children here use none of their parent's.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -62,3 +62,10 @@ def test_folder_that_cannot_be_written_to_cannot_be_claimed(tmp_path):
 def test_checksum_is_that_of_the_standard(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(OSError, match=r"file could not be written: Is a directory\."):
+        replace_synced(tmp_path / "file", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

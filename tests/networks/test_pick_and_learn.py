@@ -159,3 +159,9 @@ def test_widths_that_do_not_fit_the_groups_are_refused(channels):
 def test_limit_out_of_range_is_refused(limit):
     with pytest.raises(ValueError, match=r"limit must be over 0 and finite, got "):
         PickAndLearnNet(torch.nn.Identity(), GivenScores(), limit=limit)
+
+
+@pytest.mark.parametrize("num_groups", [0, -1])
+def test_number_of_groups_out_of_range_is_refused(num_groups):
+    with pytest.raises(ValueError, match=rf"^num_groups must be at least 1, got {num_groups}\.$"):
+        QualityAwarenessModule(2, 1, 1, num_groups=num_groups)

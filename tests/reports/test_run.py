@@ -137,3 +137,28 @@ def test_figure_copes_without_clean_labels_and_with_empty_masks():
     }
     figure = plot_correction([case], HISTORY, ["disc", "ghost"])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["label as given", "corrected label"]
+
+
+def test_what_is_not_known_is_printed_as_such(capsys):
+    unknown = {**record(0, -3.0, None), "bias": [None, None], "bias_interval": [[None, None]] * 2}
+    results = {
+        "classes": ["[/disc]", "ghost"],
+        "rounds": [{**unknown, "stop_reason": "it is over"}],
+        "kept_round": 0,
+        "label_dice": {},
+        "test_dice": {"trained on given labels": [0.5, None]},
+        "recovered": None,
+        "skipped": {},
+    }
+    print_results(results)
+    told = capsys.readouterr().out
+    assert "[/disc]" in told
+    assert "nan" in told
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (40, 1), (5, 40)])
+def test_picture_of_a_flat_image(shape):
+    given = np.zeros((1, *shape), dtype=bool)
+    given[0, : shape[0] // 2 + 1, : shape[1] // 2] = True
+    case = {"id": "$a^$", "image": np.ones(shape), "given": given, "corrected": ~given, "clean": None}
+    plot_correction([case], [record(0, -3.0, 0.7)], ["disc", "ghost"]).draw_without_rendering()

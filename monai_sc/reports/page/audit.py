@@ -13,6 +13,7 @@ from monai_sc.data.audit import LabelFile
 from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
+from monai_sc.wording import counted
 
 __all__ = ["AUDIT", "AuditSource"]
 
@@ -36,8 +37,9 @@ class AuditSource(Sequence[PageCase]):
             self.result: dict[str, Any] = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
             self.labels, self.clean = Path(self.result["labels"]), Path(self.result["clean"])
             own, _ = self.result["images"], self.result["ignore_value"]
+            self.files = [case["name"] for case in self.result["cases"]]
             self.names = list(self.result["classes"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise ValueError(
                 f"{folder} must be a folder that `python -m monai_sc audit` wrote, with audit.json as it was written; "
                 f"{type(error).__name__}: {error}."
@@ -45,17 +47,17 @@ class AuditSource(Sequence[PageCase]):
         self.images = images if images is not None or own is None else Path(own)
 
     def __len__(self) -> int:
-        return len(self.result["cases"])
+        return len(self.files)
 
     def __getitem__(self, index: Any) -> Any:
-        row = self.result["cases"][index]
+        name = self.files[index]
         values = [int(name) for name in self.names]
-        given, true = LabelFile(self.labels / row["name"]), LabelFile(self.clean / row["name"])
+        given, true = LabelFile(self.labels / name), LabelFile(self.clean / name)
         unknown = [m for file in (given, true) if (m := file.ignored(self.result["ignore_value"])) is not None]
         known = ~np.any(unknown, axis=0) if unknown else True
-        image = find_image(row["name"], given.values.shape, self.images)
+        image = find_image(name, given.values.shape, self.images)
         return PageCase(
-            row["name"],
+            name,
             None if image is None else image[None],
             given.masks(values) & known,
             None,
@@ -70,7 +72,7 @@ class AuditSource(Sequence[PageCase]):
         """Return what the report says."""
         unit = "mm" if self.result["unit"] == "mm" else "voxels"
         findings = [self._finding(name) for name in self.names]
-        first = LabelFile(self.labels / self.result["cases"][0]["name"])
+        first = LabelFile(self.labels / self.files[0])
         return Contents(
             title=f"Label audit: {self.folder.resolve().name}",
             headline=f"{bias_found(findings)} Nothing was corrected.",
@@ -90,10 +92,10 @@ class AuditSource(Sequence[PageCase]):
     def _finding(self, name: str) -> Finding:
         row = self.result["classes"][name]
         notes = []
-        for key, words in (("spurious", "drawn in {} of {} cases without it"), ("missed", "missed in {} of {} cases")):
+        for key, words in (("spurious", "drawn in {} of {} without it"), ("missed", "missed in {} of {}")):
             number, cases = row[key]
             if number:
-                notes.append(words.format(number, cases))
+                notes.append(words.format(number, counted(cases, "case")))
         more = {int(n): width for n, width in row["half_width_by_cases"].items()}
         if row["verdict"] == "cannot tell" and more:
             most = max(more)

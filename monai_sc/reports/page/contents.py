@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from monai_sc.reports.page.measures import WARNINGS
+from monai_sc.wording import counted
 
 __all__ = [
     "SCHEMA",
@@ -177,7 +178,7 @@ def bias_found(findings: Sequence[Finding]) -> str:
     biased = [finding for finding in findings if finding.verdict == "biased"]
     if biased:
         words = ", ".join(f"{finding.name} {finding.direction}" for finding in biased)
-        return f"The labels of {len(biased)} of {len(findings)} classes are biased ({words})."
+        return f"The labels of {len(biased)} of {counted(len(findings), 'class')} are biased ({words})."
     if all(finding.verdict == "unbiased" for finding in findings):
         return "No class is biased: the labels are as large as the clean ones, within the tolerance."
     return "Whether the labels are biased cannot be told from these clean cases."

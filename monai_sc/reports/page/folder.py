@@ -13,6 +13,7 @@ from monai_sc.data.durable import sha256
 from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
+from monai_sc.wording import counted
 
 __all__ = ["FolderSource"]
 
@@ -34,31 +35,32 @@ class FolderSource(Sequence[PageCase]):
         try:
             self.report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
             lines = (folder / MANIFEST).read_text(encoding="utf-8").splitlines()
-            self.entries: list[dict[str, Any]] = [json.loads(line) for line in lines]
+            entries = [json.loads(line) for line in lines]
+            self.files = [(entry["case"], Path(entry["label"]["path"]), entry["source"]) for entry in entries]
             self.names = list(self.report["classes"])
             self.values = self.report["values"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise ValueError(
                 f"{folder} must be a folder that `python -m monai_sc correct` wrote, with {REPORT} and {MANIFEST} as "
                 f"they were written; {type(error).__name__}: {error}."
             ) from error
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.files)
 
     def __getitem__(self, index: Any) -> Any:
-        entry = self.entries[index]
-        given, label = LabelFile(Path(entry["label"]["path"])), LabelFile(self.folder / entry["case"])
-        image = find_image(entry["case"], given.values.shape, self.images)
+        name, path, source = self.files[index]
+        given, label = LabelFile(path), LabelFile(self.folder / name)
+        image = find_image(name, given.values.shape, self.images)
         return PageCase(
-            entry["case"],
+            name,
             image=None if image is None else image[None],
             given=given.masks(self.values),
             corrected=label.masks(self.values),
             clean=None,
             spacing=given.spacing,
             in_mm=given.in_mm,
-            source=entry["source"],
+            source=source,
             affine=given.affine if given.values.ndim == 3 else None,
         )
 
@@ -67,7 +69,7 @@ class FolderSource(Sequence[PageCase]):
         report = self.report
         unit = "mm" if report["unit"] == "mm" else "voxels"
         findings = [self._finding(name, unit) for name in self.names]
-        first = LabelFile(Path(self.entries[0]["label"]["path"]))
+        first = LabelFile(self.files[0][1])
         return Contents(
             title=f"Label correction: {self.folder.resolve().name}",
             headline=self._headline(findings),
@@ -78,7 +80,7 @@ class FolderSource(Sequence[PageCase]):
             findings=findings,
             provenance={
                 "corrected labels": str(self.folder.resolve()),
-                "label files that were given": f"{len(self.entries)}, SHA-256 in {MANIFEST}",
+                "label files that were given": f"{len(self.files)}, SHA-256 in {MANIFEST}",
                 f"SHA-256 of {MANIFEST}": sha256(self.folder / MANIFEST),
                 "clean cases": str(report["clean_cases"]),
                 **versions(),
@@ -98,13 +100,13 @@ class FolderSource(Sequence[PageCase]):
             done = f"boundaries moved {'inwards' if shift < 0 else 'outwards'} by {abs(shift):.1f} {unit}"
         notes = [own["note"]]
         if row["refused"]:
-            notes.append(f"in {row['refused']} cases the shift would have left too little, and was not made")
+            notes.append(f"in {counted(row['refused'], 'case')} the shift would have left too little, and was not made")
         if (rule := row["existence"]["rule"]) is not None:
             notes.append(f"objects with a {rule['feature']} under {rule['threshold']:.3g} were dropped")
         both = self.report["both"]
         scores = {}
         if both["cases"]:
-            cases = f"{both['cases']} cases with both labels"
+            cases = f"{counted(both['cases'], 'case')} with both labels"
             scores = {f"{cases}, given": both["given"][name], f"{cases}, corrected": both["corrected"][name]}
         return Finding(
             name,

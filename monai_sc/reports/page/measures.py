@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,11 @@ def measure_case(case: PageCase, class_names: Sequence[str]) -> dict[str, Any]:
         and ``hausdorff95`` between the same two, ``dice_given`` and ``dice_corrected`` to the clean label. Distances
         are in mm where the spacing is known, else in voxels; ``None`` where something is not defined or not known.
     """
+    _, divisor = size_unit(case.given.ndim - 1, case.in_mm)
+    voxel = float(np.prod(case.spacing)) / divisor
+    case = _without_flat_axes(case)
     given, clean = case.given, case.clean
     after = case.corrected if case.corrected is not None else clean if clean is not None else given
-    _, divisor = size_unit(given.ndim - 1, case.in_mm)
-    voxel = float(np.prod(case.spacing)) / divisor
     displacement = boundary_displacement(given, after, spacing=case.spacing)
     changed = (given ^ after).reshape(len(given), -1).sum(axis=1)
     union = (given | after).reshape(len(given), -1).sum(axis=1)
@@ -111,6 +112,19 @@ def measure_case(case: PageCase, class_names: Sequence[str]) -> dict[str, Any]:
         "warnings": warnings,
         "classes": classes,
     }
+
+
+def _without_flat_axes(case: PageCase) -> PageCase:
+    """Return a volume of one slice as a picture: across the slice, every voxel would lie on the surface."""
+    flat = [axis for axis, size in enumerate(case.given.shape[1:]) if size == 1]
+    if not flat or case.given.ndim < 4:
+        return case
+    masks = {
+        name: None if mask is None else mask.squeeze(tuple(axis + 1 for axis in flat))
+        for name, mask in (("given", case.given), ("corrected", case.corrected), ("clean", case.clean))
+    }
+    spacing = tuple(size for axis, size in enumerate(case.spacing) if axis not in flat)
+    return replace(case, image=None, spacing=spacing, **masks)  # type: ignore[arg-type]
 
 
 def _surface_distances(

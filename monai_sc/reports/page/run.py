@@ -17,12 +17,15 @@ from monai_sc.data.round_folders import MANIFEST
 from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.transforms.distance import voxel_size
+from monai_sc.transforms.load import read_image
+from monai_sc.wording import counted
 
 __all__ = ["RESULTS", "RunSource"]
 
 RESULTS = "results.json"
 
 NOTHING_AGAINST = "labels left as they were given, since nothing speaks against them"
+NOT_MEASURED = "labels left as they were given, since their bias could not be measured"
 
 
 class RunSource(Sequence[PageCase]):
@@ -41,6 +44,8 @@ class RunSource(Sequence[PageCase]):
         self.kept = int(results["kept_round"])
         rounds = results["rounds"]
         self.voxel_mm = finite(rounds[0].get("voxel_mm"))
+        knows_all = all(store.has_clean(str(case["id"])) for case in store.cases)
+        self.after = "clean" if knows_all and not self.kept else "corrected"
         self._load_image = LoadImage(image_only=True, ensure_channel_first=True)
         source = file_suffix(store.label_files(0, store.cases[0])[0])
         self._has_geometry = source not in PICTURES
@@ -60,15 +65,17 @@ class RunSource(Sequence[PageCase]):
             spacing, in_mm = voxel_size(affine, ndim), True
         elif self.voxel_mm is not None:
             spacing, in_mm = (self.voxel_mm,) * ndim, True
-        image = self._load_image(case["image"]).numpy()
+        image = read_image(self._load_image, case["image"], f"Image of case {name!r}").numpy()
+        corrected = self.store.read(name, self.kept) if self.after == "corrected" else None
         return PageCase(
             name,
             image if image.shape[1:] == given.shape[1:] else None,
             given,
-            self.store.read(name, self.kept) if self.kept else None,
+            corrected,
             self.store.read_clean(name),
             spacing,
             in_mm,
+            source="corrected" if self.kept else "given",
             affine=affine if ndim == 3 else None,
         )
 
@@ -85,7 +92,7 @@ class RunSource(Sequence[PageCase]):
             unit="mm" if in_mm else "voxels",
             size_unit=size_unit(ndim, self._has_geometry or self.voxel_mm is not None)[0],
             subject="the network that learnt from the labels",
-            after="corrected",
+            after=self.after,
             findings=findings,
             rounds=rounds,
             kept_round=self.kept,
@@ -93,7 +100,9 @@ class RunSource(Sequence[PageCase]):
             recovered=results["recovered"],
             skipped=results["skipped"],
             provenance=self._provenance(),
-            undo=f"python -m monai_sc restore {quote(str(self.store.root.resolve()))} --round 0" if self.kept else "",
+            undo=f"python -m monai_sc restore {quote(str(self.store.root.resolve()))} --round 0"
+            if self.store.current
+            else "",
         )
 
     def _finding(self, k: int, name: str, factors: Sequence[float], in_mm: bool) -> Finding:
@@ -123,13 +132,15 @@ class RunSource(Sequence[PageCase]):
         correction = first.get("correction", {}).get(name, {})
         refused = correction.get("refused")
         if refused:
-            notes.append(f"in {refused} cases the shift would have left too little, and was not made")
+            notes.append(f"in {counted(refused, 'case')} the shift would have left too little, and was not made")
         if first["num_skipped"][k]:
-            notes.append(f"{first['num_skipped'][k]} clean cases did not count, since a mask is empty or full")
+            notes.append(
+                f"{counted(first['num_skipped'][k], 'clean case')} did not count, since a mask is empty or full"
+            )
         rule = correction.get("existence", {}).get("rule")
         if rule is not None:
             notes.append(f"objects with a {rule['feature']} under {rule['threshold']:.3g} were dropped")
-        if first["clean_dice"][k] < 0.5:
+        if (finite(first["clean_dice"][k]) or 0.0) < 0.5:
             notes.append("the network has not learnt it, so that its bias means little: train longer")
         finding.notes = notes
         return finding
@@ -148,7 +159,9 @@ class RunSource(Sequence[PageCase]):
                 moved.append(f"{way} by {abs(shift) * factors[number - 1]:.1f} {unit} in round {number}")
         if moved:
             return f"the network's boundaries moved {', '.join(moved)}"
-        return NOTHING_AGAINST if kept else "boundaries not moved; the shape of the prediction blended in"
+        if kept:
+            return NOT_MEASURED if finite(self.results["rounds"][0]["bias"][k]) is None else NOTHING_AGAINST
+        return "boundaries not moved; the shape of the prediction blended in"
 
     def _dice(self, k: int) -> dict[str, float]:
         labels = {f"labels {name}": values[k] for name, values in self.results["label_dice"].items()}
@@ -158,10 +171,13 @@ class RunSource(Sequence[PageCase]):
     def _headline(self, findings: Sequence[Finding]) -> str:
         found = bias_found(findings)
         if not self.kept:
-            return f"{found} No correction was kept: the labels in force are those that were given."
-        number = f"{self.kept} round{'s' if self.kept > 1 else ''}"
-        they = "They" if any(f.verdict == "biased" for f in findings) else "The labels"
-        return f"{found} {they} were corrected in {number}; the originals are untouched."
+            told = f"{found} No correction was kept: the labels in force are those that were given."
+        else:
+            they = "They" if any(f.verdict == "biased" for f in findings) else "The labels"
+            told = f"{found} {they} were corrected in {counted(self.kept, 'round')}; the originals are untouched."
+        if (number := self.store.current) != self.kept:
+            told += f" Since then round {number} was put in force; this page is of round {self.kept}."
+        return told
 
     def _provenance(self) -> dict[str, Any]:
         store, number = self.store, self.store.current

@@ -38,16 +38,31 @@ def open_source(folder: PathLike, *, images: PathLike | None = None) -> Source:
         try:
             results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
             store, _ = results["store"], results["rounds"][results["kept_round"]]["voxel_mm"]
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise ValueError(
-                f"{run / RESULTS} is damaged, or of another version: {type(error).__name__}: {error}."
-            ) from error
-        return RunSource(LabelStore.open(run / store), results, run)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise _damaged(run / RESULTS, error) from error
+        return _whole(RunSource(LabelStore.open(run.resolve() / store), results, run), run / RESULTS)
     if (run / AUDIT).is_file():
-        return AuditSource(run, pictures)
+        return _whole(AuditSource(run, pictures), run / AUDIT)
     if (run / REPORT).is_file() and (run / MANIFEST).is_file():
-        return FolderSource(run, pictures)
+        return _whole(FolderSource(run, pictures), run / REPORT)
     raise ValueError(
         f"{run} must be the folder of a run that has ended, with {RESULTS}, or one that `python -m monai_sc correct` "
         "or `audit` wrote."
     )
+
+
+def _whole(source: Source, file: Path) -> Source:
+    """Return a source whose ``file`` holds what the report needs.
+
+    Raises:
+        ValueError: when it does not.
+    """
+    try:
+        source.contents()
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _damaged(file, error) from error
+    return source
+
+
+def _damaged(file: Path, error: Exception) -> ValueError:
+    return ValueError(f"{file} is damaged, or of another version: {type(error).__name__}: {error}.")

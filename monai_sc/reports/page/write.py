@@ -14,11 +14,12 @@ from monai.config import PathLike
 from rich.progress import track
 
 from monai_sc.correction.state import plain
-from monai_sc.data.durable import replace_synced
+from monai_sc.data.durable import naming, replace_synced
 from monai_sc.reports.page.contents import Contents, document
 from monai_sc.reports.page.html import render
 from monai_sc.reports.page.measures import PageCase, measure_case
 from monai_sc.reports.page.overlays import TIERS, Detail, pictures_of
+from monai_sc.wording import counted
 
 __all__ = ["REPORT_FILES", "Source", "write_page"]
 
@@ -55,25 +56,31 @@ def write_page(source: Source, out: PathLike, *, megabytes: float = MEGABYTES, p
         OSError: naming the file, when it cannot be written.
     """
     contents = source.contents()
+    folder = Path(out)
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     limit = int(megabytes * 1e6)
     detail = _fitting(source, limit)
-    measured, drawn = [], {}
+    measured, drawn, bare = [], {}, 0
     for index in track(range(len(source)), "Writing the report", disable=not progress):
         case = source[index]
         measured.append(measure_case(case, contents.class_names))
         drawn[case.id] = pictures_of(case, detail)
+        bare += case.image is None
     found = plain(document(contents, measured), nan=False)
     pictures, left, without = [], limit, 0
     for row in found["cases"]:
         left -= _size(drawn[row["id"]])
         without += left < 0
         pictures.append(drawn[row["id"]] if left >= 0 else None)
-    note = f"The {without} cases that changed least are without pictures, which would be too large." if without else ""
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    notes = []
+    if bare:
+        notes.append(f"No image of the same name and size was given for {counted(bare, 'case')}: outlines alone.")
+    if without:
+        notes.append(f"Too large for a page are the pictures of {counted(without, 'case')}, those that changed least.")
     replace_synced(folder / DATA, json.dumps(found, indent=1) + "\n")
     replace_synced(folder / TABLE, _table(found))
-    replace_synced(folder / PAGE, render(found, pictures, note=note))
+    replace_synced(folder / PAGE, render(found, pictures, note=" ".join(notes)))
     return folder / PAGE
 
 

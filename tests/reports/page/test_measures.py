@@ -110,3 +110,17 @@ def test_units_of_sizes():
         "pixels",
         "voxels",
     ]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_volume_of_one_slice_is_measured_as_a_picture(axis):
+    masks = square(5, 15), square(7, 13), square(7, 13)
+    picture = measured(*masks, spacing=(0.5, 0.7))
+    spacing = [0.5, 0.7]
+    spacing.insert(axis, 5.0)
+    volume = measured(*(np.expand_dims(mask, axis + 1) for mask in masks), spacing=tuple(spacing))
+    assert volume["warnings"] == picture["warnings"]
+    own, expected = volume["classes"]["x"], picture["classes"]["x"]
+    assert own.pop("size_given") == pytest.approx(100 * 0.5 * 0.7 * 5 / 1000)  # ml
+    for key in [key for key in own if not key.startswith("size")]:
+        assert own[key] == pytest.approx(expected[key]), key

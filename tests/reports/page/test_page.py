@@ -9,10 +9,15 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from PIL import Image
 
 from monai_sc.data import audit_folder, correct_folder
-from monai_sc.reports import open_source, summarise_run, write_audit, write_page, write_report
+from monai_sc.reports import open_source, plot_rounds, summarise_run, write_audit, write_page, write_report
+from monai_sc.reports.audit import check_audit_folder
+from monai_sc.reports.charts import shown_name
 from monai_sc.reports.page import RunSource
+from monai_sc.reports.page.contents import Finding, bias_found
+from monai_sc.reports.shown_cases import find_image
 
 
 class Elements(HTMLParser):
@@ -112,7 +117,7 @@ def test_pictures_that_do_not_fit_are_left_out(store, history, tmp_path):
         page = write_page(source, tmp_path / "out", megabytes=megabytes, progress=False)
         text = page.read_text(encoding="utf-8")
         sizes.append(text.count("data:image/webp"))
-        assert ("are without pictures" in text) == (megabytes < 1)
+        assert ("Too large for a page are the pictures of " in text) == (megabytes < 1)
         drawn = sum(
             len(picture) for picture in re.findall(r"<svg viewBox[^>]*aria-hidden.*?</svg>", text) if "data:" in picture
         )
@@ -127,7 +132,75 @@ def test_run_without_a_correction(store, history, tmp_path):
     assert "No correction was kept" in data["headline"]
     assert data["classes"]["disc"]["done"] == "labels left as they were given"
     assert data["undo"] == ""
-    Elements(page.read_text(encoding="utf-8"))
+    assert data["after"] == "clean"
+    assert {case["source"] for case in data["cases"]} == {"given"}
+    text = page.read_text(encoding="utf-8")
+    Elements(text)
+    assert "corrected label</label>" not in text
+    assert " % differs" in text
+
+
+@pytest.mark.parametrize("store", ["2d"], indirect=True)
+def test_nothing_changed_where_no_correction_was_kept(store, history, tmp_path):
+    store.restore(0)
+    for case in store.cases[1:]:
+        case["clean_label"] = None
+    write_page(source_of(store, history), tmp_path / "out", progress=False)
+    data = json.loads((tmp_path / "out" / "report_data.json").read_text(encoding="utf-8"))
+    assert {(case["changed"], case["source"]) for case in data["cases"]} == {(0, "given")}
+    assert store.read_clean("case 1") is None
+
+
+@pytest.mark.parametrize("store", ["2d"], indirect=True)
+def test_a_round_that_was_put_in_force_later_is_named(store, history):
+    source = source_of(store, history)
+    assert "--round 0" in source.contents().undo
+    store.restore(0)
+    contents = source.contents()
+    assert contents.headline.endswith(" Since then round 0 was put in force; this page is of round 1.")
+    assert contents.undo == ""
+
+
+@pytest.mark.parametrize("store", ["2d"], indirect=True)
+def test_a_class_whose_bias_is_not_known_is_not_called_sound(store, history):
+    source = source_of(store, history)
+    store.record = lambda number: {"kept": [False, True], "shift": [-3.0, 0.0]}
+    done = [finding.done for finding in source.contents().findings]
+    assert done[0] == "the network's boundaries moved inwards by 1.5 mm in round 1"
+    assert done[1] == "labels left as they were given, since their bias could not be measured"
+
+
+@pytest.mark.parametrize("store", ["2d"], indirect=True)
+def test_an_image_that_cannot_be_read_is_named_in_one_sentence(store, history):
+    file = Path(store.cases[0]["image"])
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(ValueError, match=r"^Image of case 'case 0' cannot be read: [^\n]*\.$"):
+        source_of(store, history)[0]
+
+
+@pytest.mark.parametrize("store", ["2d"], indirect=True)
+def test_a_run_behind_a_link_finds_its_store(store, history, tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    write_report(store, history, tmp_path / "link", progress=False)
+    assert open_source(tmp_path / "link").store.root.resolve() == store.root.resolve()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("lung", "lung"), ("$x^$", r"\$x^\$"), ("_x", " _x"), ("x" * 200, "x" * 39 + "…")],
+    ids=["plain", "formula", "underscore", "long"],
+)
+def test_a_chart_shows_any_name(history, name, expected):
+    assert shown_name(name) == expected
+    plot_rounds(history, [name, "other"]).draw_without_rendering()
+
+
+def test_number_of_classes_is_told():
+    biased = Finding("lung", "biased", -1.0, None, 3, "")
+    fine = Finding("heart", "unbiased", 0.0, None, 3, "")
+    assert bias_found([biased]) == "The labels of 1 of 1 class are biased (lung too large)."
+    assert bias_found([biased, fine]) == "The labels of 1 of 2 classes are biased (lung too large)."
 
 
 def test_report_of_a_run_is_written_at_its_end_and_again(store, history, capsys):
@@ -178,10 +251,41 @@ def test_report_of_an_audit(folders):
     write_audit(result, folders / "labels", folders / "clean", out)
     page = write_page(open_source(out), out, progress=False)
     data = json.loads((out / "report_data.json").read_text(encoding="utf-8"))
-    assert data["headline"] == "The labels of 1 of 1 classes are biased (1 too large). Nothing was corrected."
+    assert data["headline"] == "The labels of 1 of 1 class are biased (1 too large). Nothing was corrected."
     assert data["cases"][0]["classes"]["1"]["displacement"] < -1
-    Elements(page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    Elements(text)
+    assert "No image of the same name and size was given for 3 cases: outlines alone." in text
+    (out / ".report.html.partial").touch()  # of a call that was killed
+    check_audit_folder(out, [folders / "labels", folders / "clean"])
     write_audit(result, folders / "labels", folders / "clean", out)  # the folder is still that of an audit
+    assert not (out / ".report.html.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("manifest.jsonl", ""),
+        ("manifest.jsonl", '{"case": "0.nii.gz"}\n'),
+        ("report.json", "[]"),
+        ("report.json", '{"classes": {"1": {}}, "values": [1]}'),
+    ],
+    ids=["no case", "a case without its label", "a list", "a class without its numbers"],
+)
+def test_damaged_correction_is_refused(folders, name, text):
+    out = folders / "corrected"
+    correct_folder(folders / "predictions", folders / "labels", folders / "clean", out, kind="logits", progress=False)
+    (out / name).write_text(text)
+    with pytest.raises(ValueError, match=r"corrected.* (as they were written|is damaged)"):
+        open_source(out)
+
+
+def test_image_of_a_label_may_be_a_photograph(tmp_path):
+    Image.new("RGB", (9, 7)).save(tmp_path / "a.jpg")
+    assert find_image("a.png", (9, 7), tmp_path).shape == (9, 7)
+    (tmp_path / "a.jpg").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"^Image file .*a\.jpg cannot be read: [^\n]*\.$"):
+        find_image("a.png", (9, 7), tmp_path)
 
 
 def damaged(name, text):

@@ -13,7 +13,7 @@ function filter() {
     element.hidden = !(fits && element.dataset.name.includes(wanted));
     shown += !element.hidden;
   }
-  count.textContent = `${shown} of ${cases.length} cases`;
+  count.textContent = `${shown} of ${cases.length} case${cases.length === 1 ? "" : "s"}`;
 }
 search.addEventListener("input", filter);
 warning.addEventListener("change", filter);
