@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "monai_sc"
 
-LAYERS = [  # from the equations to the command line
+LAYERS = [  # words, then from the equations to the command line
+    "wording",
     "functional",
     "parallel",
     "losses",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,6 @@ def measure_case(case: PageCase, class_names: Sequence[str]) -> dict[str, Any]:
     """
     _, divisor = size_unit(case.given.ndim - 1, case.in_mm)
     voxel = float(np.prod(case.spacing)) / divisor
-    case = _without_flat_axes(case)
     given, clean = case.given, case.clean
     after = case.corrected if case.corrected is not None else clean if clean is not None else given
     displacement = boundary_displacement(given, after, spacing=case.spacing)
@@ -112,19 +111,6 @@ def measure_case(case: PageCase, class_names: Sequence[str]) -> dict[str, Any]:
         "warnings": warnings,
         "classes": classes,
     }
-
-
-def _without_flat_axes(case: PageCase) -> PageCase:
-    """Return a volume of one slice as a picture: across the slice, every voxel would lie on the surface."""
-    flat = [axis for axis, size in enumerate(case.given.shape[1:]) if size == 1]
-    if not flat or case.given.ndim < 4:
-        return case
-    masks = {
-        name: None if mask is None else mask.squeeze(tuple(axis + 1 for axis in flat))
-        for name, mask in (("given", case.given), ("corrected", case.corrected), ("clean", case.clean))
-    }
-    spacing = tuple(size for axis, size in enumerate(case.spacing) if axis not in flat)
-    return replace(case, image=None, spacing=spacing, **masks)  # type: ignore[arg-type]
 
 
 def _surface_distances(
