@@ -16,7 +16,8 @@ author = "The monai_sc authors"
 copyright = author  # noqa: A001 - the name is Sphinx's
 release = metadata.version("monai-sc")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# The formulas are drawn by a script that comes with the pages: they are read from disk, without a network.
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx-mathjax-offline"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"monai_sc {release}"
