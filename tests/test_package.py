@@ -21,6 +21,24 @@ def test_modules_are_imported_when_they_are_asked_for():
     assert done.returncode == 0, done.stderr
 
 
+# As in a new process, but for PyTorch and MONAI: the modules import one another, so that the order counts.
+EACH_FIRST = """
+import importlib
+import sys
+import torch, monai.bundle, monai.handlers
+for name in sorted(sys.argv[1:]):
+    for module in [module for module in sys.modules if module.split(".")[0] == "monai_sc"]:
+        del sys.modules[module]
+    importlib.import_module(f"monai_sc.{name}")
+"""
+
+
+def test_every_module_can_be_the_first_that_is_imported():
+    command = [sys.executable, "-c", EACH_FIRST, *monai_sc._MODULES]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_module_is_listed():
     assert {*monai_sc.__all__, "correction", "parallel"} <= set(dir(monai_sc))
     for name in dir(monai_sc):

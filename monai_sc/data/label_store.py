@@ -27,7 +27,7 @@ from monai_sc.data.store_contents import find_store, has_contents, read_contents
 from monai_sc.data.usable_cases import UsableCases
 from monai_sc.functional.dice import dice
 from monai_sc.parallel import is_main
-from monai_sc.transforms import LoadLabel
+from monai_sc.transforms.load import LoadLabel
 
 __all__ = ["LabelStore"]
 

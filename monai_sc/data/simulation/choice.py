@@ -11,7 +11,8 @@ from monai.transforms import Randomizable
 
 from monai_sc.functional import NOISE_PRESETS, calibrate_num_steps
 from monai_sc.functional.noise import PER_CHANNEL, acquisition_axis
-from monai_sc.transforms import RandDilateErodeLabel, RandMarkovLabelNoise
+from monai_sc.transforms.annotation_error import RandDilateErodeLabel
+from monai_sc.transforms.noise import RandMarkovLabelNoise
 
 __all__ = ["NoiseChoice"]
 

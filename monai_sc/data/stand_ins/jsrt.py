@@ -12,7 +12,7 @@ from scipy import ndimage
 from monai_sc.data.preparation.jsrt import CHEST, NOISY_FOLDERS, ORGANS, RAW_SIZE, official_names
 from monai_sc.data.stand_ins.folder import check_new_folder
 from monai_sc.functional import case_seed
-from monai_sc.transforms import noise_preset
+from monai_sc.transforms.noise import noise_preset
 
 __all__ = ["write_jsrt", "write_jsrt_ready"]
 
