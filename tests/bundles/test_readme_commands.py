@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-import runpy
 import shlex
-import sys
 
 import pytest
-from monai.utils import set_determinism
 
 SECTION = re.compile(r"^## Try it.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -25,37 +21,12 @@ def commands(text):
     return [shlex.split(line) for line in blocks[0].replace("\\\n", "").splitlines()]
 
 
-@pytest.fixture
-def run(monkeypatch):
-    """Return a function that runs ``python -m MODULE ...`` in this process; what that changes here is restored."""
-    root = logging.getLogger()
-    monkeypatch.setattr(sys, "path", sys.path[:])
-
-    def run(command):
-        python, option, module, *arguments = command
-        assert (python, option) == ("python", "-m")
-        monkeypatch.setattr(sys, "argv", [module, *arguments])
-        monkeypatch.delitem(sys.modules, f"{module}.__main__", raising=False)  # runpy warns of one that was imported
-        handlers, level, status = root.handlers[:], root.level, None
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as end:
-            status = end.code
-        finally:
-            root.handlers[:] = handlers
-            root.setLevel(level)
-        assert not status, command
-
-    yield run
-    set_determinism(None)
-
-
 @pytest.mark.slow
-def test_commands_of_the_readme_run_in_a_copy_of_the_folder(bundle, run, monkeypatch):
+def test_commands_of_the_readme_run_in_a_copy_of_the_folder(bundle, run_module, monkeypatch):
     monkeypatch.chdir(bundle)
     shipped = {file: file.read_bytes() for file in bundle.rglob("*") if file.is_file()}
     for command in commands((bundle / "docs" / "README.md").read_text(encoding="utf-8")):
-        run(command)
+        run_module(command)
     assert {file: file.read_bytes() for file in shipped} == shipped
 
     def written(name):

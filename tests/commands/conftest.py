@@ -1,6 +1,4 @@
-import json
 import shutil
-from importlib.metadata import version
 from pathlib import Path
 
 import nibabel as nib
@@ -51,28 +49,8 @@ def write_store(root, masks):
     return store
 
 
-def write_cells(out, bundle, file, names, **settings):
-    """Write what a comparison leaves when its trainings are done, so that none is left to run."""
-    for k, name in enumerate(names):
-        cell = out / "cells" / name / "seed-0"
-        cell.mkdir(parents=True)
-        dice = [[0.7 + 0.1 * k], [0.72 + 0.1 * k], [0.71]]
-        content = {"classes": ["lung"], "cases": ["a", "b", "c"], "dice": dice, "image_size": [30, 32]}
-        (cell / "result.json").write_text(json.dumps(content))
-    metadata = json.loads((bundle / "configs" / "metadata.json").read_text())
-    common = {
-        "bundle": metadata["name"],
-        "bundle_version": metadata["version"],
-        "dataset_dir": str(bundle / "data"),
-        "quick": False,
-        "overrides": {},
-        "monai_sc": version("monai-sc"),
-    }
-    (out / file).write_text(json.dumps(common | settings))
-
-
 @pytest.fixture
-def workplace(tmp_path):
+def workplace(tmp_path, write_cells):
     """Return a folder with all that the commands work on, tiny."""
     write_masks(tmp_path / "masks")
     write_pairs(tmp_path)
