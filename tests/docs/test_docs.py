@@ -75,7 +75,7 @@ WRITTEN = {
     "docs/tutorials/audit.md": {"audit/report.html": "biased"},
     "docs/tutorials/nnunet.md": {"corrected/report.html": "boundaries moved inwards"},
     "docs/tutorials/trainer.md": {"report/report.html": "disc"},
-    "docs/methods.md": {"OUT/result.json": '"dice"', "comparison/results.md": "co-teaching+"},
+    "docs/methods.md": {"OUT/result.json": '"dice"', "comparison/results.md": "ct_plus"},
     "docs/workflow.md": {"bundles/phantom/output/results.json": '"rounds"'},
 }
 
