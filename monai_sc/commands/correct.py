@@ -111,7 +111,7 @@ def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> N
                 f"{both['corrected'][name]:.3f} corrected."
             )
     if report["labels_kept"]:
-        print(f"Labels of {', '.join(report['labels_kept'])} stay as they are: corrected, they would be worse.")
+        print(f"Labels of {', '.join(report['labels_kept'])} stay as they are: corrected, they would be no better.")
     print(f"{counted(report['cases'], 'corrected label')} in {out.resolve()}, with report.json and manifest.jsonl.")
     if page is not None:
         print(f"Report: {page}")
