@@ -93,7 +93,7 @@ class FolderSource(Sequence[PageCase]):
         own = row["correction"]
         shift = own["shift"]
         if name in self.report["labels_kept"]:
-            done = "labels left as they were given: corrected, they would be worse"
+            done = "labels left as they were given: corrected, they would be no better"
         elif own["representation"] == "none" or not shift:
             done = "boundaries not moved; the shape of the prediction blended in"
         else:
