@@ -285,7 +285,7 @@ class SpatialCorrector:
                         scores[k], given[k], shape, weight=self.shape_weight, unit=unit, spacing=spacing
                     )
         if self.output == "softmax" and logits is not None:
-            masks = self.format.exclusive(exclusive_map(masks, scores, logits))
+            masks = self.format.exclusive(exclusive_map(masks, scores, logits, spacing))
         return masks
 
     def transform(

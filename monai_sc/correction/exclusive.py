@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["exclusive_map", "take_back_losers"]
 
 
-def exclusive_map(masks: np.ndarray, scores: np.ndarray, logits: np.ndarray) -> np.ndarray:
+def exclusive_map(
+    masks: np.ndarray, scores: np.ndarray, logits: np.ndarray, spacing: Sequence[float] | None = None
+) -> np.ndarray:
     """Return a map ``(*spatial)`` with one class per voxel, 0 for the background.
 
     Args:
         masks: ``(classes, *spatial)``; they may overlap, and leave voxels to none.
         scores: corrected signed distances, same shape; a mask may differ from them.
         logits: of all channels, for voxels that no class claims.
+        spacing: size of a voxel along each axis.
     """
     # A mask that differs from its scores has no score of its own: its distance from the boundary serves, as everywhere.
     claims = np.where(masks == (scores >= 0), scores, np.where(masks, 0.0, -1.0))
-    return exclusive_label(np.concatenate([np.zeros_like(claims[:1]), claims]), logits)
+    return exclusive_label(np.concatenate([np.zeros_like(claims[:1]), claims]), logits, spacing=spacing)
 
 
 def take_back_losers(
@@ -59,7 +62,7 @@ def take_back_losers(
             group = None if groups is None else groups[index]
             predicted = corrector.format.predicted(raw)
             scores = corrector.scores_of_logits(logits, spacing=size, group=group)
-            corrected = corrector.label_of_scores(scores, logits=raw)
+            corrected = corrector.label_of_scores(scores, logits=raw, spacing=size)
             rows.append((dice(predicted, masks, left_out), dice(corrected, masks, left_out)))
         uncorrected, after = np.mean(exchange(rows), axis=0)
         lost = after - uncorrected

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from monai.config import NdarrayOrTensor
 from monai.utils import convert_to_dst_type
+from scipy import ndimage
 
+from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import as_array, check_choice, check_same_shape, check_spacing, per_channel
 from monai_sc.functional.distance import METRICS, has_boundary, signed_distance
 
@@ -164,22 +166,29 @@ def one_against_rest(logits: NdarrayOrTensor) -> NdarrayOrTensor:
     return convert_to_dst_type(against, logits, dtype=against.dtype)[0]
 
 
-def exclusive_label(scores: NdarrayOrTensor, logits: NdarrayOrTensor) -> np.ndarray:
+def exclusive_label(
+    scores: NdarrayOrTensor, logits: NdarrayOrTensor, *, spacing: Sequence[float] | None = None
+) -> np.ndarray:
     """Return one class per voxel, from corrected scores of each class and the softmax logits that they came from.
 
     Channel 0 is the background, which claims nothing. A voxel that other classes claim with a score of at least 0 goes
-    to the largest score. One that no class claims goes to the class with the largest logit among those that did not
-    give it up; a class gives up a voxel that it held before.
+    to the largest score. One that no class claims was given up by the class that held it, and becomes what lies on the
+    other side of the boundary that has moved: it goes to the class that has the nearest of the voxels which that class
+    never held. Where two classes draw back from each other, background is between them.
+
+    The logits of the other classes do not decide, since just inside a boundary they are about as low as that of the
+    background: a class whose grey values lie between two others would get a rim around them.
 
     Args:
         scores: ``(classes, *spatial)`` of :py:func:`correct_boundary`, in one unit; channel 0 is not read.
         logits: same shape.
+        spacing: size of a voxel along each axis, for what is nearest.
 
     Returns:
         The class of each voxel, int64 ``(*spatial)``.
 
     Raises:
-        ValueError: when the shapes differ, or there is one class only.
+        ValueError: when the shapes differ, there is one class only, or ``spacing`` does not fit.
 
     Example:
         >>> import numpy as np
@@ -188,16 +197,26 @@ def exclusive_label(scores: NdarrayOrTensor, logits: NdarrayOrTensor) -> np.ndar
         >>> exclusive_label(scores, logits).tolist()
         [1, 0, 0, 0]
     """
-    given, corrected = _finite_logits(logits), as_array(scores)[1:]
-    check_same_shape(as_array(scores), given, ("scores", "logits"))
+    given, corrected = _finite_logits(logits), as_array(scores)
+    check_same_shape(corrected, given, ("scores", "logits"))
     if len(given) < 2:
         raise ValueError(f"logits must have one channel per class, two at least, got {given.shape}.")
-    held = np.arange(len(given)).reshape(-1, *[1] * (given.ndim - 1)) == given.argmax(axis=0)
-    held[0] = False
+    size = check_spacing(spacing, given.ndim - 1)
+    holder, against = given.argmax(axis=0), as_array(one_against_rest(given))
+    claimed = (corrected[1:] >= 0).any(axis=0)
+    kept = np.where(claimed, corrected[1:].argmax(axis=0) + 1, holder)
     # A class that holds a voxel by less than a half of the probability had no boundary there to move.
-    held &= as_array(one_against_rest(given)) >= 0
-    left = np.where(held, -np.inf, given).argmax(axis=0)
-    return np.asarray(np.where((corrected >= 0).any(axis=0), corrected.argmax(axis=0) + 1, left))
+    given_up = [~claimed & (holder == k) & (against[k] >= 0) for k in range(1, len(given))]
+    kept[np.any(given_up, axis=0)] = 0
+    label = kept.copy()
+    for k, place in enumerate(given_up, start=1):
+        if place.any() and not (holder == k).all():
+            box = bounding_box(holder == k, 1) or ()
+            nearest = ndimage.distance_transform_edt(
+                holder[box] == k, sampling=size, return_distances=False, return_indices=True
+            )
+            label[place] = kept[box][tuple(nearest[:, place[box]])]
+    return np.asarray(label)
 
 
 def _finite_logits(logits: NdarrayOrTensor) -> np.ndarray:

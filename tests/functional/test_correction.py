@@ -436,8 +436,7 @@ def test_wrong_logits_of_a_softmax_are_refused(logits, message):
         pytest.param([0, 4, 1], [0, 2, -3], 1, id="claimed-by-its-holder"),
         pytest.param([0, 4, 1], [0, 2, 5], 2, id="claimed-by-two-goes-to-the-larger-score"),
         pytest.param([4, 1, 0], [0, -1, 0], 2, id="a-score-of-0-is-a-claim"),
-        pytest.param([0, 4, 1], [9, -1, -3], 2, id="given-up-goes-to-the-next-logit"),
-        pytest.param([2, 4, 1], [9, -1, -3], 0, id="given-up-goes-to-the-background-if-that-is-next"),
+        pytest.param([0, 4, 1], [9, -1, -3], 0, id="given-up-with-no-other-class-beside-it"),
         pytest.param([4, 1, 2], [-9, -1, -3], 0, id="background-stays"),
         pytest.param([1, 1.3, 1.2], [0, -1, -1], 1, id="held-by-less-than-half-was-no-boundary-to-move"),
         pytest.param([1, 1.2, 1.3], [0, -1, -1], 2, id="the-same-for-the-other"),
@@ -455,22 +454,58 @@ def test_uncorrected_scores_give_the_largest_logit(classes):
     assert np.array_equal(exclusive_label(one_against_rest(logits), logits), logits.argmax(axis=0))
 
 
-def slow_exclusive_label(scores, logits):
-    claims = {k: scores[k] for k in range(1, len(scores)) if scores[k] >= 0}
+def slow_exclusive_labels(scores, logits, v, spacing, look=True):
+    """Return the classes that the voxel ``v`` may have by the rule: several where voxels are equally near."""
+    claims = {k: scores[k][v] for k in range(1, len(scores)) if scores[k][v] >= 0}
     if claims:
-        return max(claims, key=claims.get)
-    probabilities = softmax(np.array(logits))
-    gave_up = [k for k in range(1, len(logits)) if probabilities[k] >= 0.5]
-    return max((k for k in range(len(logits)) if k not in gave_up), key=lambda k: logits[k])
+        return {max(claims, key=claims.get)}
+    holder = np.array(logits).argmax(axis=0)
+    k = holder[v]
+    if k == 0 or softmax(np.array([channel[v] for channel in logits]))[k] < 0.5:
+        return {k}
+    if not look:
+        return {0}
+    others = np.argwhere(holder != k)
+    distances = np.sqrt((((others - v) * spacing) ** 2).sum(axis=1))
+    near = map(tuple, others[distances <= distances.min() + 1e-9])
+    return set().union(*(slow_exclusive_labels(scores, logits, w, spacing, look=False) for w in near))
 
 
-def test_exclusive_label_is_that_of_the_rule_voxel_by_voxel():
-    rng = np.random.default_rng(0)
-    logits, scores = 2 * rng.normal(size=(4, 15, 14)), rng.normal(-1, 1, size=(4, 15, 14))
-    found = exclusive_label(scores, logits)
-    expected = [[slow_exclusive_label(scores[:, i, j], logits[:, i, j]) for j in range(14)] for i in range(15)]
-    assert found.tolist() == expected
+@pytest.mark.parametrize("spacing", [None, (0.7, 1.9), (1.1, 0.4, 2.5)])
+def test_exclusive_label_is_that_of_the_rule_voxel_by_voxel(spacing):
+    shape = (9, 8, 5) if spacing is not None and len(spacing) == 3 else (15, 14)
+    noise = np.random.default_rng(0).normal(size=(4, *shape))
+    logits = 9 * np.stack([ndimage.gaussian_filter(channel, 1) for channel in noise])
+    scores = np.random.default_rng(1).normal(-1, 1, size=logits.shape)
+    found = exclusive_label(scores, logits, spacing=spacing)
+    allowed = {v: slow_exclusive_labels(scores, logits, v, spacing or (1, 1)) for v in np.ndindex(shape)}
+    assert all(found[v] in allowed[v] for v in allowed)
+    assert {v for v in allowed if len(allowed[v]) == 1}
     assert set(np.unique(found)) == {0, 1, 2, 3}
+
+
+def test_class_with_values_between_two_others_gets_no_rim():
+    y, x = np.mgrid[:40, :40] - 20
+    organ = 12 - np.hypot(y, x)  # two pixels too wide
+    logits = np.stack([-3 * organ, 3 * organ, -0.2 - 0.5 * organ])
+    scores = np.stack([0 * organ, organ - 2, np.full(organ.shape, -30.0)])
+    rim = (organ < 2) & (one_against_rest(logits)[1] >= 0)
+    assert (logits[2] > logits[0])[rim].all()  # the third class is likelier there than the background
+    found = exclusive_label(scores, logits)
+    assert (found[rim] == 0).all()
+    assert (found[organ >= 2] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("shifts", "expected"),
+    [((0, 0), (10, 10)), ((2, 0), (8, 8)), ((0, 2), (12, 12)), ((2, -2), (8, 8)), ((2, 1), (8, 11))],
+)
+def test_what_one_class_gives_up_is_of_the_other_unless_that_draws_back_too(shifts, expected):
+    x = np.arange(20.0)[None]
+    logits = np.stack([np.full(x.shape, -9.0), 9.5 - x, x - 9.5])  # they meet between 9 and 10, with no background
+    scores = np.stack([0 * x, 9.5 - x - shifts[0], x - 9.5 - shifts[1]])
+    found = exclusive_label(scores, logits)
+    assert (found == np.where(x < expected[0], 1, np.where(x < expected[1], 0, 2))).all()
 
 
 def test_scores_of_another_shape_than_the_logits_are_refused():
