@@ -57,10 +57,20 @@ ADDED = [
 
 # What a page takes for granted that its reader has: files of his own, a clone, a data set, trainings made before.
 ASSUMED = {
-    "README.md": ["labels", "expert", "nnUNet_cv", "labelsTr", "imagesTr", "masks", "bundles", "comparison of README"],
+    "README.md": [
+        "labels",
+        "expert",
+        "images",
+        "nnUNet_cv",
+        "labelsTr",
+        "imagesTr",
+        "masks",
+        "bundles",
+        "comparison of README",
+    ],
     "docs/ablations.md": ["bundles", "noise-level"],
     "docs/command_line.md": ["labels", "expert", "output"],
-    "docs/correction.md": ["labels", "expert", "images", "nnUNet_cv", "labelsTr"],
+    "docs/correction.md": ["labels", "expert", "images", "nnUNet_cv", "labelsTr", "imagesTr"],
     "docs/data_sets.md": ["ISIC", "MICCAI_BraTS2020_TrainingData"],
     "docs/methods.md": ["bundles", "comparison of methods"],
     "docs/noise.md": ["masks", "scans"],
@@ -212,7 +222,7 @@ def give(tmp_path, write_cells, run_module):
     def copy_bundles():
         for name in ("phantom", "jsrt"):
             shutil.copytree(ROOT / "bundles" / name / "configs", tmp_path / "bundles" / name / "configs")
-        shutil.copytree(ROOT / "monai_sc" / "configs", tmp_path / "monai_sc" / "configs")
+        shutil.copytree(ROOT / "monai_sc", tmp_path / "monai_sc", ignore=shutil.ignore_patterns("__pycache__"))
 
     def correct():
         write_files(tmp_path, {"nnUNet_cv", "labelsTr", "expert"})
