@@ -112,6 +112,7 @@ def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> N
             )
     if report["labels_kept"]:
         print(f"Labels of {', '.join(report['labels_kept'])} stay as they are: corrected, they would be no better.")
-    print(f"{counted(report['cases'], 'corrected label')} in {out.resolve()}, with report.json and manifest.jsonl.")
+    redrawn = f" ({both['cases']} of them as drawn anew)" if both["cases"] else ""
+    print(f"{counted(report['cases'], 'label')}{redrawn} in {out.resolve()}, with report.json and manifest.jsonl.")
     if page is not None:
         print(f"Report: {page}")

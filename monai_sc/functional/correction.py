@@ -172,12 +172,13 @@ def exclusive_label(
     """Return one class per voxel, from corrected scores of each class and the softmax logits that they came from.
 
     Channel 0 is the background, which claims nothing. A voxel that other classes claim with a score of at least 0 goes
-    to the largest score. One that no class claims was given up by the class that held it, and becomes what lies on the
-    other side of the boundary that has moved: it goes to the class that has the nearest of the voxels which that class
-    never held. Where two classes draw back from each other, background is between them.
+    to the largest score. One that no class claims was given up by the class that held it. It becomes background, unless
+    another class lies on the other side of the boundary that has moved, and is likelier there than the background: one
+    that has the nearest of the voxels which the class never held. Where two classes draw back from each other,
+    background is between them.
 
-    The logits of the other classes do not decide, since just inside a boundary they are about as low as that of the
-    background: a class whose grey values lie between two others would get a rim around them.
+    The logits alone do not decide, since just inside a boundary those of all other classes are low: a class whose grey
+    values lie between two others would get a rim around them.
 
     Args:
         scores: ``(classes, *spatial)`` of :py:func:`correct_boundary`, in one unit; channel 0 is not read.
@@ -215,7 +216,9 @@ def exclusive_label(
             nearest = ndimage.distance_transform_edt(
                 holder[box] == k, sampling=size, return_distances=False, return_indices=True
             )
-            label[place] = kept[box][tuple(nearest[:, place[box]])]
+            beyond = kept[box][tuple(nearest[:, place[box]])]
+            own = given[:, place]
+            label[place] = np.where(own[beyond, np.arange(len(beyond))] > own[0], beyond, 0)
     return np.asarray(label)
 
 

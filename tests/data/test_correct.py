@@ -331,7 +331,7 @@ def test_commands_print_write_and_end_with_their_status(folders, capsys):
     printed = capsys.readouterr().out
     assert "organ" in printed
     assert "on 3 cases with both labels, Dice 0." in printed
-    assert "6 corrected labels in" in printed
+    assert "6 labels (3 of them as drawn anew) in" in printed
     assert main(correct) == 2
     assert "Error: out must be a new or an empty folder" in capsys.readouterr().err
     assert main([*correct[:-1], str(folders / "third"), "--json", "--max-shift-mm", "0"]) == 0

@@ -468,7 +468,8 @@ def slow_exclusive_labels(scores, logits, v, spacing, look=True):
     others = np.argwhere(holder != k)
     distances = np.sqrt((((others - v) * spacing) ** 2).sum(axis=1))
     near = map(tuple, others[distances <= distances.min() + 1e-9])
-    return set().union(*(slow_exclusive_labels(scores, logits, w, spacing, look=False) for w in near))
+    beyond = set().union(*(slow_exclusive_labels(scores, logits, w, spacing, look=False) for w in near))
+    return {j if logits[j][v] > logits[0][v] else 0 for j in beyond}
 
 
 @pytest.mark.parametrize("spacing", [None, (0.7, 1.9), (1.1, 0.4, 2.5)])
@@ -494,6 +495,14 @@ def test_class_with_values_between_two_others_gets_no_rim():
     found = exclusive_label(scores, logits)
     assert (found[rim] == 0).all()
     assert (found[organ >= 2] == 1).all()
+
+
+def test_class_that_is_less_likely_than_the_background_gets_nothing():
+    x = np.arange(20.0)[None]
+    logits = np.stack([np.zeros(x.shape), 9.5 - x, np.where(x > 9.5, 30, -30)])
+    scores = np.stack([0 * x, 7.5 - x, np.where(x > 9.5, 1.0, -1.0)])
+    found = exclusive_label(scores, logits)
+    assert (found == np.where(x < 8, 1, np.where(x < 10, 0, 2))).all()
 
 
 @pytest.mark.parametrize(

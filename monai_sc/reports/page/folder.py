@@ -123,6 +123,10 @@ class FolderSource(Sequence[PageCase]):
         found = bias_found(findings)
         corrected = [f for f in findings if f.name not in self.report["labels_kept"]]
         if not corrected:
-            return f"{found} All labels were left as they were given."
+            redrawn = sum(source == "clean" for _, _, source in self.files)
+            but = (
+                f", but those of the {counted(redrawn, 'case')} with a clean label, which have that" if redrawn else ""
+            )
+            return f"{found} All labels were left as they were given{but}."
         done = "all classes" if len(corrected) == len(findings) else ", ".join(f.name for f in corrected)
         return f"{found} The labels of {done} were corrected; the originals are untouched."
