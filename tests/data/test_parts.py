@@ -225,7 +225,7 @@ def run(index, base, kill_at=0):
         os._exit(main([str(base / "out") if a == "OUT" else a for a in sys.argv[2:]]))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-for kill_at in range(1, 1000, 3):
+for kill_at in range(1, 1000, 5):
     base = Path(sys.argv[1]) / f"{kill_at:03d}"
     assert run(1, base) == 0
     killed = run(0, base, kill_at)
@@ -244,7 +244,7 @@ def test_part_that_was_killed_goes_on_with_the_same_call(folders, command):
     given = ["OUT" if a == str(folders / "out") else a for a in arguments(command, folders)]
     subprocess.run([sys.executable, "-c", KILL, folders / "killed", *given, "--quiet"], check=True, timeout=280)
     bases = sorted((folders / "killed").iterdir())
-    assert len(bases) > 5
+    assert len(bases) > 3
     for base in bases:
         found = contents(base / "out")
         if command == "audit":  # a part that is killed while it clears up leaves rows that the next audit deletes

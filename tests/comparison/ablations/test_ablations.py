@@ -215,7 +215,7 @@ def test_a_noise_without_steps_has_no_level(tmp_path):
 
 
 COMMANDS = [
-    pytest.param(["noise-level", "--steps", "5,20", "--protocol", "plain"], 4, id="noise-level"),
+    pytest.param(["noise-level", "--steps", "5,20", "--protocol", "plain", "--methods", "noisy"], 2, id="noise-level"),
     pytest.param(["validation-size", "--sizes", "3,1"], 2, id="validation-size"),
     pytest.param(["confidence", "--epochs", "3"], 1, id="confidence"),
     pytest.param(["holes", "--number", "1,3", "--radius", "1,2"], 1, id="holes"),
