@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted"]
+__all__ = ["class_called", "counted"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -13,3 +13,8 @@ def counted(number: int, noun: str) -> str:
         noun: in the singular; its plural ends with ``s``, or with ``es`` behind ``s``.
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def class_called(name: str) -> str:
+    """Return what a class is called in a sentence: its name, or ``"class 1"`` where that is its value only."""
+    return f"class {name}" if name.isdigit() else name

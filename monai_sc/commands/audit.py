@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, show
+from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
 from monai_sc.commands.report import add_report_option, report_on
 from monai_sc.wording import counted
 
@@ -34,6 +34,7 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--clean", metavar="DIR", required=True, help="folder of clean labels, a few are enough")
     parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the pictures")
     parser.add_argument("--out", metavar="DIR", help="folder for audit.json, audit.png and the report, made if need be")
+    parser.add_argument("--names", metavar="NAMES", type=several(str), help="of the classes, by value: lung,heart")
     parser.add_argument("--ignore-value", metavar="V", type=float, help="value of unknown voxels")
     parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
     add_report_option(parser)
@@ -54,6 +55,7 @@ def _audit(arguments: argparse.Namespace) -> None:
     result = audit_folder(
         arguments.labels,
         arguments.clean,
+        class_names=arguments.names,
         ignore_value=arguments.ignore_value,
         tolerance=arguments.tolerance,
         progress=not arguments.quiet and part.index == 0,

@@ -19,7 +19,7 @@ example:
   python -m monai_sc restore run/labels --round 1
 
 Without --round the rounds are listed, and nothing changes. No round is deleted by it, and the labels that were given
-stay as they are: --round 0 puts them in force again.
+stay as they are: --round 0 makes them current again.
 """
 
 
@@ -28,13 +28,13 @@ def add_restore(commands: Any) -> argparse.ArgumentParser:
     parser = add_command(
         commands,
         "restore",
-        text="list the rounds of a label store, or put one in force",
-        description="List the rounds of labels that a label store holds, or put one of them in force.",
+        text="list the rounds of a label store, or go back to one",
+        description="List the rounds of labels that a label store holds, or make one of them the current one.",
         epilog=EXAMPLE,
     )
     parser.add_argument("store", metavar="STORE", help="folder of the label store, or of the run that has it as labels")
-    parser.add_argument("--round", metavar="N", type=int, help="the round to put in force")
-    add_output_options(parser, _restore, when_stopped="the round that was in force may still be")
+    parser.add_argument("--round", metavar="N", type=int, help="the round whose labels are to be used from now on")
+    add_output_options(parser, _restore, when_stopped="the current round may still be the one before")
     return parser
 
 
@@ -69,7 +69,7 @@ def _print_rounds(result: dict[str, Any]) -> None:
     from rich.table import Table
 
     names = result["classes"]
-    table = Table("round", "in force", "labels", "cases", "bias before it, in voxels", "voxels changed")
+    table = Table("round", "current", "labels", "cases", "bias before it, in voxels", "voxels changed")
     for row in result["rounds"]:
         corrected = f"made noisy ({row['noise']})" if row["noise"] else "corrected" if row["round"] else "as given"
         table.add_row(
@@ -81,7 +81,7 @@ def _print_rounds(result: dict[str, Any]) -> None:
             _by_class(names, row["voxels_changed"], "d"),
         )
     print_table(table)
-    print(f"Round {result['in_force']} of {result['store']} is in force.")
+    print(f"The current labels of {result['store']} are those of round {result['in_force']}.")
 
 
 def _by_class(names: list[str], values: list[float | None] | None, form: str) -> str:

@@ -204,9 +204,10 @@ def choose_correction(
     evidence = {name: score for name, (score, _) in candidates.items()}
     name = max(candidates, key=lambda n: evidence[n])
     chosen = candidates[name][1]
-    note = f"{name!r} serves best on {counted(count, 'clean case')}"
+    words = {"distance": "a shift by the bias", "best shift": "this shift"}.get(name, "the published rule")
+    note = f"{words} gives the best Dice on {counted(count, 'clean case')}"
     if chosen.dice_after <= before or evidence[name] <= before:
-        chosen, note = base, "no correction serves better on the clean cases"
+        chosen, note = base, "no correction gives a better Dice on the clean cases"
         if refused := table.refused(bias):
             note += f"; a shift by {bias:+.2f} would leave too little of it in {refused} of {count}"
     return replace(chosen, evidence=evidence, note=note)

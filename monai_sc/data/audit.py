@@ -139,6 +139,7 @@ def audit_folder(
     labels: str | Path,
     clean: str | Path,
     *,
+    class_names: Sequence[str] | None = None,
     ignore_value: float | None = None,
     tolerance: float | None = None,
     progress: bool = True,
@@ -150,6 +151,7 @@ def audit_folder(
     Args:
         labels: folder of label maps, or of binary masks.
         clean: folder of clean ones, of the same names; a few are enough.
+        class_names: one per value that the compared labels hold, in ascending order; by default the values themselves.
         ignore_value: value of unknown voxels, in either.
         tolerance: a bias up to it does no harm, in mm; one voxel by default.
         progress: show a progress bar.
@@ -160,14 +162,15 @@ def audit_folder(
     Returns:
         ``unit`` (``"mm"``, or ``"voxel"`` where no file says how large a voxel is), ``voxel`` (mean size of its
         smallest side), ``tolerance``, ``ignore_value``, ``cases`` (each with ``name``, ``dice`` and ``displacement`` by
-        class), and ``classes``: by value the mean Dice, ``bias`` and ``interval`` in the unit, ``bias_voxels``,
+        class), and ``classes``: by name its ``value``, the mean Dice, ``bias`` and ``interval`` in the unit,
+        ``bias_voxels``,
         ``verdict``, ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the interval, for other numbers of
         cases), and how often an object is drawn where there is none, and the reverse. ``nan`` where something is not
         defined. Empty for a part that ends before all cases are compared.
 
     Raises:
-        ValueError: when there is nothing to compare, two labels of a case do not lie on one grid, or a part has no
-            ``out``.
+        ValueError: when there is nothing to compare, two labels of a case do not lie on one grid, ``class_names`` do
+            not fit the values, or a part has no ``out``.
         FileNotFoundError: when a folder does not exist.
     """
     part = part or Part()
@@ -184,7 +187,7 @@ def audit_folder(
     if not part.own(names):
         return {}  # there are more parts than cases
     if out is not None:
-        asked = [version("monai-sc"), str(labels), str(clean), ignore_value, tolerance]
+        asked = [version("monai-sc"), str(labels), str(clean), ignore_value, tolerance, list(class_names or [])]
         files = [folder / name for folder in (source, reference) for name in names]
         exchange = Exchange(Path(out) / f"{EXCHANGE}{key_of(asked, files)}", part, Path(out))
         if exchange.is_needed:
@@ -195,8 +198,8 @@ def audit_folder(
                         with naming(exchange.folder):
                             note(row)
                 with exchange.gathered(names) as rows:
-                    return _result(rows, source, reference, in_mm, tolerance, ignore_value) if rows else {}
-    return _result(list(compared(names)), source, reference, in_mm, tolerance, ignore_value)
+                    return _result(rows, source, reference, in_mm, tolerance, ignore_value, class_names) if rows else {}
+    return _result(list(compared(names)), source, reference, in_mm, tolerance, ignore_value, class_names)
 
 
 def _compared(source: Path, reference: Path, name: str, ignore_value: float | None, in_mm: bool) -> dict[str, Any]:
@@ -226,11 +229,12 @@ def _result(
     in_mm: bool,
     tolerance: float | None,
     ignore_value: float | None,
+    class_names: Sequence[str] | None,
 ) -> dict[str, Any]:
     """Return the result of an audit, of the rows of all its cases.
 
     Raises:
-        ValueError: when there is nothing to compare.
+        ValueError: when there is nothing to compare, or ``class_names`` do not fit what there is.
     """
     own_values, true_values = ({value for row in rows for value in row[key]} for key in ("given", "clean"))
     classes = sorted(own_values | true_values)
@@ -243,8 +247,15 @@ def _result(
         )
     voxel = float(np.mean([row["voxel"] for row in rows])) if in_mm else 1.0
     limit = voxel if tolerance is None else tolerance
-    names = [str(value) for value in classes]
-    measured = [[row["classes"].get(name, ABSENT) for name in names] for row in rows]  # (cases, classes) of four each
+    values = [str(value) for value in classes]
+    names = values if class_names is None else list(class_names)
+    if len(names) != len(values) or len(set(names)) != len(names):
+        raise ValueError(
+            f"class_names must be different names for the values {', '.join(values)} that the compared labels hold, in "
+            f"this order, got {names}."
+        )
+    # (cases, classes) of four each
+    measured = [[row["classes"].get(value, ABSENT) for value in values] for row in rows]
     scores, displacements, drawn, present = (
         np.array([[found[k] for found in case] for case in measured]) for k in range(len(ABSENT))
     )
@@ -259,6 +270,7 @@ def _result(
         used = int(bias.num_used[k])
         sizes = dict.fromkeys((used, used + 1, 2 * used, 4 * used)) if used > 1 else {}
         result[name] = {
+            "value": classes[k],
             "dice": float(scores[:, k].mean()),
             "bias": float(bias.mean[k]),
             "interval": bias.interval[k].tolist(),

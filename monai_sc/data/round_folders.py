@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from monai_sc.data.durable import claim_folder, release_folder, sha256, sync_folder, write_synced
+from monai_sc.data.durable import claim_folder, release_folder, replace_synced, sha256
 from monai_sc.parallel import is_main
 
 __all__ = ["MANIFEST", "RECORD", "RoundFolders"]
@@ -49,7 +49,7 @@ class RoundFolders:
             return 0
         number = self._read_json(file).get("round")
         if not isinstance(number, int):
-            raise ValueError(f"{file} is damaged; delete it, and put a round in force with restore.")
+            raise ValueError(f"{file} is damaged; delete it, and choose a round with restore.")
         return number
 
     def record(self, number: int) -> dict[str, Any]:
@@ -104,14 +104,7 @@ class RoundFolders:
             ValueError: when there is no such round, or another process writes into the store.
         """
         with self.claimed():
-            partial = self.root / f".{CURRENT}.partial"
-            try:
-                write_synced(partial, json.dumps({"round": self._checked(number)}) + "\n")
-                partial.replace(self.root / CURRENT)
-                sync_folder(self.root)
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
+            replace_synced(self.root / CURRENT, json.dumps({"round": self._checked(number)}) + "\n")
 
     def discard(self, number: int) -> None:
         """Delete a round that was written here. Round 0 and the originals cannot be discarded.

@@ -64,7 +64,7 @@ def write_round(
                 reason = str(error.strerror or error).rstrip(".")
                 raise OSError(
                     f"Round {number} could not be written to {store.root}: {reason}. Nothing of it was kept, and "
-                    "the labels in force are as they were; the same command goes on from there."
+                    "the current labels are as they were; the same command goes on from there."
                 ) from error
             raise
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from ignite.engine import Engine, EventEnum
+from ignite.engine import Engine, EventEnum, Events
 from monai.data import DataLoader
 from monai.engines import Evaluator, SupervisedTrainer
 from monai.inferers import Inferer
+from rich.console import Console
 
 from monai_sc.data.label_store import LabelStore
 from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
@@ -98,7 +99,7 @@ class SpatialCorrectionHandler(StoreRun):
             epochs each, of the trainer's ``max_epochs``.
         voxel_mm: size of a voxel of the files in mm, where they do not say it themselves.
         keep_converged: leave the labels of a class with :math:`|\hat\Delta| < 1` voxel as they are.
-        progress: show progress bars.
+        progress: show progress bars, and what a round will take.
 
     Raises:
         ValueError: when an option is out of range; at the start of a run, when the trainer's ``max_epochs`` does not
@@ -225,7 +226,7 @@ class SpatialCorrectionHandler(StoreRun):
             engine.logger.info("The correction of the labels is finished: %s.", self.history[-1]["stop_reason"])
             if self.store.current != self._best["round"]:
                 engine.logger.warning(
-                    "The labels in force are those of round %d, not of round %d, which the run has kept.",
+                    "The current labels are those of round %d, not of round %d, which the run has kept.",
                     *(self.store.current, self._best["round"]),
                 )
             engine.terminate()
@@ -234,14 +235,27 @@ class SpatialCorrectionHandler(StoreRun):
 
     def _complete_epoch(self, engine: SupervisedTrainer) -> None:
         trained = (engine.state.epoch - 1) % self.epochs_per_round + 1
+        if trained == 1:
+            self._tell_plan(engine)
         if trained in self.checks:
             if not self._found or self._found[-1]["fold"] != self._fold:
                 self._found.append(nothing_found(self._fold, len(self.store.class_names)))
-            description = f"Round {len(self.history)}, epoch {trained}: clean cases"
+            description = f"Round {len(self.history)}, epoch {trained} of {self.epochs_per_round}: clean cases"
             checked = check_clean_cases(engine, self.clean_loader, self.options, description)
             remember_best(self._found[-1], engine.network, trained, *checked)
         if trained == self.epochs_per_round:
             self._finish_training(engine)
+
+    def _tell_plan(self, engine: SupervisedTrainer) -> None:
+        """Say after the first epoch of a training what follows, and how long an epoch takes."""
+        seconds = engine.state.times[Events.EPOCH_COMPLETED.name] or 0.0
+        told = (
+            f"Round {len(self.history)}: {counted(self.epochs_per_round, 'epoch')} of training, the first took "
+            f"{seconds:.0f} s; the clean cases are predicted after epoch {', '.join(map(str, sorted(self.checks)))}."
+        )
+        engine.logger.info(told)
+        if self.options.progress and is_main():
+            Console().print(told, markup=False)
 
     def _finish_training(self, engine: SupervisedTrainer) -> None:
         number = len(self.history)

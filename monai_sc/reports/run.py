@@ -142,7 +142,7 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
     console.print(rounds)
     console.print(f"Stopped after round {results['rounds'][-1]['round']}: {results['rounds'][-1]['stop_reason']}.")
     if not results["kept_round"]:
-        console.print("No correction was kept: the labels in force are those that were given.")
+        console.print("No correction was kept: the current labels are those that were given.")
     if results["recovered"] is not None:
         console.print(
             f"The correction recovered {100 * results['recovered']:.0f} % of the test Dice that the noise cost."

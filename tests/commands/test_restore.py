@@ -22,13 +22,13 @@ def test_rounds_are_listed_and_none_is_restored(store, capsys):
     told = capsys.readouterr().out
     assert "│ 0     │          │ as given  │ 2     │ -                         │ -              │" in told
     assert "│ 1     │ yes      │ corrected │ 2     │ -1.50                     │ 2              │" in told
-    assert f"Round 1 of {store.root} is in force." in told
+    assert f"The current labels of {store.root} are those of round 1." in told
     assert store.current == 1
 
 
 def test_round_is_put_in_force(store, workplace, capsys):
     assert run("restore", workplace / "run", "--round", 0) == 0
-    assert f"Round 0 of {store.root} is in force." in capsys.readouterr().out
+    assert f"The current labels of {store.root} are those of round 0." in capsys.readouterr().out
     assert store.current == 0
     assert run("restore", workplace / "run", "--round", 1, "--quiet") == 0
     assert capsys.readouterr() == ("", "")

@@ -214,7 +214,7 @@ def test_right_predictions_are_left_as_they_are():
     table = table_of([(disc(r), disc(r), None) for r in (7, 8, 9)])
     chosen = choose_correction(table, np.array([-1.0, -2.0, -1.5]), "auto")
     assert (chosen.representation, chosen.shift, chosen.dice_after) == ("none", 0, 1)
-    assert chosen.note == "no correction serves better on the clean cases"
+    assert chosen.note == "no correction gives a better Dice on the clean cases"
 
 
 def test_note_says_that_a_shift_would_leave_too_little():

@@ -506,7 +506,7 @@ def test_finished_run_says_if_other_labels_are_in_force(tmp_path, caplog):
     trainer, _handler, store = build_resumable(tmp_path)
     with caplog.at_level(logging.WARNING):
         trainer.run()
-    assert "The labels in force are those of round 0, not of round 1, which the run has kept." in caplog.text
+    assert "The current labels are those of round 0, not of round 1, which the run has kept." in caplog.text
     assert store.current == 0
 
 

@@ -51,7 +51,7 @@ class AuditSource(Sequence[PageCase]):
 
     def __getitem__(self, index: Any) -> Any:
         name = self.files[index]
-        values = [int(name) for name in self.names]
+        values = [row["value"] for row in self.result["classes"].values()]
         given, true = LabelFile(self.labels / name), LabelFile(self.clean / name)
         unknown = [m for file in (given, true) if (m := file.ignored(self.result["ignore_value"])) is not None]
         known = ~np.any(unknown, axis=0) if unknown else True

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from monai_sc.reports.page.measures import WARNINGS
-from monai_sc.wording import counted
+from monai_sc.wording import class_called, counted
 
 __all__ = [
     "SCHEMA",
+    "SHAPE_ONLY",
     "Contents",
     "Finding",
     "bias_found",
+    "correction_notes",
     "document",
     "finite",
     "finite_interval",
@@ -26,6 +28,8 @@ __all__ = [
 ]
 
 SCHEMA = "monai_sc report 1"
+
+SHAPE_ONLY = "boundaries not moved; the shape of the prediction blended in"
 
 PACKAGES = ("monai-sc", "monai", "torch", "numpy", "scipy", "nibabel", "itk")
 
@@ -177,11 +181,21 @@ def bias_found(findings: Sequence[Finding]) -> str:
     """Return the sentence that says which classes are biased, and which way."""
     biased = [finding for finding in findings if finding.verdict == "biased"]
     if biased:
-        words = ", ".join(f"{finding.name} {finding.direction}" for finding in biased)
+        words = ", ".join(f"{class_called(finding.name)} {finding.direction}" for finding in biased)
         return f"The labels of {len(biased)} of {counted(len(findings), 'class')} are biased ({words})."
     if all(finding.verdict == "unbiased" for finding in findings):
         return "No class is biased: the labels are as large as the clean ones, within the tolerance."
     return "Whether the labels are biased cannot be told from these clean cases."
+
+
+def correction_notes(refused: int, existence: Mapping[str, Any]) -> list[str]:
+    """Return the sentences on shifts that were refused, and on objects that a rule has dropped."""
+    notes = []
+    if refused:
+        notes.append(f"in {counted(refused, 'case')} the shift would have left too little, and was not made")
+    if (rule := existence.get("rule")) is not None:
+        notes.append(f"objects with a {rule['feature']} under {rule['threshold']:.3g} were dropped")
+    return notes
 
 
 def finite(value: Any) -> float | None:

@@ -10,7 +10,16 @@ from typing import Any
 from monai_sc.data.audit import LabelFile
 from monai_sc.data.correct import MANIFEST, REPORT
 from monai_sc.data.durable import sha256
-from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
+from monai_sc.reports.page.contents import (
+    SHAPE_ONLY,
+    Contents,
+    Finding,
+    bias_found,
+    correction_notes,
+    finite,
+    finite_interval,
+    versions,
+)
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
 from monai_sc.wording import counted
@@ -95,14 +104,10 @@ class FolderSource(Sequence[PageCase]):
         if name in self.report["labels_kept"]:
             done = "labels left as they were given: corrected, they would be no better"
         elif own["representation"] == "none" or not shift:
-            done = "boundaries not moved; the shape of the prediction blended in"
+            done = SHAPE_ONLY
         else:
             done = f"boundaries moved {'inwards' if shift < 0 else 'outwards'} by {abs(shift):.1f} {unit}"
-        notes = [own["note"]]
-        if row["refused"]:
-            notes.append(f"in {counted(row['refused'], 'case')} the shift would have left too little, and was not made")
-        if (rule := row["existence"]["rule"]) is not None:
-            notes.append(f"objects with a {rule['feature']} under {rule['threshold']:.3g} were dropped")
+        notes = [own["note"], *correction_notes(row["refused"], row["existence"])]
         both = self.report["both"]
         scores = {}
         if both["cases"]:

@@ -58,6 +58,7 @@ def render(document: Mapping[str, Any], pictures: Sequence[Mapping[str, Any] | N
             charts=_charts(document),
             places={case["id"]: place for place, case in enumerate(document["cases"], 1)},
             outlines=shown,
+            redrawn=sum(case["source"] == "clean" for case in document["cases"]),
             note=note,
             style=Markup(_template("report.css")),
             script=Markup(script),
@@ -109,7 +110,9 @@ def _amount(value: float | None) -> str:
 
 
 def _charts(document: Mapping[str, Any]) -> dict[str, Markup]:
-    names, cases = list(document["classes"]), document["cases"]
+    names = list(document["classes"])
+    # Beside corrected labels those that an expert drew anew say nothing of the correction.
+    cases = [case for case in document["cases"] if case["source"] != "clean"] or document["cases"]
     unit = document["unit"]
     columns = {
         key: {name: [case["classes"][name][key] for case in cases] for name in names}

@@ -20,6 +20,7 @@ WARNINGS = {
     "vanished": "a structure that was labelled is gone",
     "appeared": "a structure that was not labelled is there now",
     "component lost": "an object of several that were labelled is gone",
+    "component appeared": "an object lies apart from all that was labelled; a network that learnt little leaves specks",
     "large change": "more than half of the structure changed",
     "thin structure": "thinner than four voxels at its thickest, where a shift is coarse",
     "touches border": "it touches the border of the image, beyond which nobody knows where it ends",
@@ -70,8 +71,9 @@ def measure_case(case: PageCase, class_names: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         ``id``, ``source``, ``changed`` (voxels that changed, in all classes, by those of the union of the labels before
-        and after; 0 where both are empty), ``warnings`` (each with ``class`` and ``what``, of :py:data:`WARNINGS`), and
-        ``classes``, by name: ``size_given``, ``size_corrected`` and ``size_clean`` (see :py:func:`size_unit`),
+        and after; 0 where both are empty), ``warnings`` (each with ``class`` and ``what``, of :py:data:`WARNINGS`; none
+        where the label is a clean one), and ``classes``, by name: ``size_given``, ``size_corrected`` and ``size_clean``
+        (see :py:func:`size_unit`),
         ``voxels_changed``, ``changed``, ``displacement`` (signed, of the given label from the corrected one, or from
         the clean one if nothing was corrected; negative: it was too large), ``surface_distance`` (mean, of both ways)
         and ``hausdorff95`` between the same two, ``dice_given`` and ``dice_corrected`` to the clean label. Distances
@@ -100,7 +102,7 @@ def measure_case(case: PageCase, class_names: Sequence[str]) -> dict[str, Any]:
         for key, score in zip(("given", "corrected"), scores, strict=True):
             own[f"dice_{key}"] = None if score is None else float(score[k])
         classes[name] = own
-        if case.corrected is not None:
+        if case.corrected is not None and case.source != "clean":  # an expert's label needs no check
             found = _warnings(given[k], case.corrected[k], own["changed"])
             warnings += [{"class": name, "what": what} for what in WARNINGS if what in found]
     total = int(union.sum())
@@ -145,6 +147,9 @@ def _warnings(given: np.ndarray, corrected: np.ndarray, changed: float) -> set[s
     if np.any((left == 0) & (sizes > SPECK * sizes.sum())):
         found.add("component lost")
     box = bounding_box(corrected, 1) or ()
+    objects, number = ndimage.label(corrected)
+    if given.any() and len(np.unique(objects[corrected & given])) < number:
+        found.add("component appeared")
     # A structure that ends with the image is as thick as what is seen of it.
     depth = ndimage.distance_transform_edt(np.pad(corrected[box], 1, mode="edge"))
     if depth.max() < THIN:

@@ -14,7 +14,16 @@ from monai_sc.data.durable import sha256
 from monai_sc.data.label_files import PICTURES, file_suffix
 from monai_sc.data.label_store import LabelStore
 from monai_sc.data.round_folders import MANIFEST
-from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
+from monai_sc.reports.page.contents import (
+    SHAPE_ONLY,
+    Contents,
+    Finding,
+    bias_found,
+    correction_notes,
+    finite,
+    finite_interval,
+    versions,
+)
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.load import read_image
@@ -120,7 +129,6 @@ class RunSource(Sequence[PageCase]):
             done="labels left as they were given",
             dice=self._dice(k),
         )
-        notes = []
         if self.kept:
             finding.done = self._done(k, factors, unit)
             if self.kept < len(rounds):
@@ -130,16 +138,11 @@ class RunSource(Sequence[PageCase]):
                 ends = finite_interval(after["bias_interval"][k])
                 finding.remaining_interval = None if ends is None else [end * factors[self.kept] for end in ends]
         correction = first.get("correction", {}).get(name, {})
-        refused = correction.get("refused")
-        if refused:
-            notes.append(f"in {counted(refused, 'case')} the shift would have left too little, and was not made")
+        notes = correction_notes(correction.get("refused") or 0, correction.get("existence", {}))
         if first["num_skipped"][k]:
             notes.append(
                 f"{counted(first['num_skipped'][k], 'clean case')} did not count, since a mask is empty or full"
             )
-        rule = correction.get("existence", {}).get("rule")
-        if rule is not None:
-            notes.append(f"objects with a {rule['feature']} under {rule['threshold']:.3g} were dropped")
         if (finite(first["clean_dice"][k]) or 0.0) < 0.5:
             notes.append("the network has not learnt it, so that its bias means little: train longer")
         finding.notes = notes
@@ -161,7 +164,7 @@ class RunSource(Sequence[PageCase]):
             return f"the network's boundaries moved {', '.join(moved)}"
         if kept:
             return NOT_MEASURED if finite(self.results["rounds"][0]["bias"][k]) is None else NOTHING_AGAINST
-        return "boundaries not moved; the shape of the prediction blended in"
+        return SHAPE_ONLY
 
     def _dice(self, k: int) -> dict[str, float]:
         labels = {f"labels {name}": values[k] for name, values in self.results["label_dice"].items()}
@@ -171,17 +174,17 @@ class RunSource(Sequence[PageCase]):
     def _headline(self, findings: Sequence[Finding]) -> str:
         found = bias_found(findings)
         if not self.kept:
-            told = f"{found} No correction was kept: the labels in force are those that were given."
+            told = f"{found} No correction was kept: the current labels are those that were given."
         else:
             they = "They" if any(f.verdict == "biased" for f in findings) else "The labels"
             told = f"{found} {they} were corrected in {counted(self.kept, 'round')}; the originals are untouched."
         if (number := self.store.current) != self.kept:
-            told += f" Since then round {number} was put in force; this page is of round {self.kept}."
+            told += f" Since then round {number} was restored; this page is of round {self.kept}."
         return told
 
     def _provenance(self) -> dict[str, Any]:
         store, number = self.store, self.store.current
-        found: dict[str, Any] = {"labels in force": f"round {number} of {store.root.resolve()}"}
+        found: dict[str, Any] = {"current labels": f"round {number} of {store.root.resolve()}"}
         written = [n for n in (number, 0) if (store.root / f"round-{n:03d}" / MANIFEST).is_file()]
         if written:
             entries = store.manifest(written[0])

@@ -157,7 +157,7 @@ def test_a_round_that_was_put_in_force_later_is_named(store, history):
     assert "--round 0" in source.contents().undo
     store.restore(0)
     contents = source.contents()
-    assert contents.headline.endswith(" Since then round 0 was put in force; this page is of round 1.")
+    assert contents.headline.endswith(" Since then round 0 was restored; this page is of round 1.")
     assert contents.undo == ""
 
 
