@@ -1,6 +1,6 @@
 import pytest
 
-from monai_sc.wording import counted
+from monai_sc.wording import class_called, counted
 
 
 @pytest.mark.parametrize(
@@ -9,3 +9,8 @@ from monai_sc.wording import counted
 )
 def test_noun_follows_its_number(number, noun, expected):
     assert counted(number, noun) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("1", "class 1"), ("lung", "lung"), ("t1", "t1")])
+def test_a_class_without_a_name_is_called_by_its_value(name, expected):
+    assert class_called(name) == expected

@@ -129,7 +129,7 @@ def plot_audit(
     grid = figure.add_gridspec(rows, columns + 1, width_ratios=[1] * columns + [1.2])
     for place, case in enumerate(worst):
         axes = figure.add_subplot(grid[place // columns, place % columns])
-        _draw_case(axes, case, [int(c) for c in classes], Path(labels), Path(clean), images)
+        _draw_case(axes, case, [row["value"] for row in result["classes"].values()], Path(labels), Path(clean), images)
     _draw_displacements(figure.add_subplot(grid[:, columns]), result, classes)
     names = {"clean": "clean label", "given": "label"}
     lines = [Line2D([], [], color=BOUNDARY_COLOURS[n], lw=3, label=text) for n, text in names.items()]

@@ -275,6 +275,20 @@ def test_audit_says_by_how_many_mm_the_labels_are_biased(folders):
     assert len(result["cases"]) == 6
 
 
+def test_audit_takes_names_of_the_classes(folders):
+    result = audit_folder(folders / "labels", folders / "truth", class_names=["ball", "dot"], progress=False)
+    unnamed = audit_folder(folders / "labels", folders / "truth", progress=False)
+    assert {name: row["value"] for name, row in result["classes"].items()} == {"ball": 1, "dot": 2}
+    assert [*result["classes"].values()] == [*unnamed["classes"].values()]
+    assert list(result["cases"][0]["dice"]) == ["ball", "dot"]
+
+
+@pytest.mark.parametrize("names", [["ball"], ["ball", "ball"], ["ball", "dot", "ring"]])
+def test_audit_refuses_names_that_do_not_fit(folders, names):
+    with pytest.raises(ValueError, match=r"^class_names must be different names for the values 1, 2 that the compared"):
+        audit_folder(folders / "labels", folders / "truth", class_names=names, progress=False)
+
+
 def test_audit_counts_objects_that_are_only_in_one_of_the_labels(folders):
     for k in (0, 1):
         file = folders / "clean" / f"case{k}.nii.gz"
@@ -316,6 +330,8 @@ def test_audit_of_another_affine_is_refused(folders):
 
 def test_commands_print_write_and_end_with_their_status(folders, capsys):
     audit = ["audit", "--labels", str(folders / "labels"), "--clean", str(folders / "clean")]
+    assert main([*audit, "--out", str(folders / "named"), "--names", "ball,dot", "--no-report"]) == 0
+    assert "ball" in capsys.readouterr().out
     assert main([*audit, "--out", str(folders / "audit"), "--images", str(folders / "truth")]) == 0
     printed = capsys.readouterr().out
     assert "bias in mm (negative: too large)" in printed

@@ -1,5 +1,6 @@
 import hashlib
 import logging
+import re
 import math
 import shutil
 from pathlib import Path
@@ -225,6 +226,13 @@ def test_network_that_has_learnt_nothing_is_called_so(tmp_path, caplog):
         trainer.run()
     assert "Round 0, disc: with a Dice of 0." in caplog.text
     assert "the network has not learnt it, and its bias means little; train longer." in caplog.text
+
+
+def test_after_the_first_epoch_it_says_what_a_round_takes(tmp_path, caplog):
+    trainer, _, _ = build(tmp_path, rounds=0)
+    with caplog.at_level(logging.INFO):
+        trainer.run()
+    assert re.search(r"Round 0: \d+ epochs? of training, the first took \d+ s; the clean cases are", caplog.text)
 
 
 def test_interval_around_zero_stops_the_published_loop(tmp_path):

@@ -103,6 +103,20 @@ def test_warnings(given, corrected, expected):
     assert warnings_of(given, corrected) == expected
 
 
+def test_a_speck_apart_from_all_that_was_labelled_is_warned_of():
+    corrected = square(7, 13)
+    assert "component appeared" not in warnings_of(square(5, 15), corrected)
+    corrected[0, 2, 2] = True
+    assert "component appeared" in warnings_of(square(5, 15), corrected)
+
+
+def test_the_label_of_an_expert_needs_no_check():
+    given, clean = square(5, 15), square(8, 10)
+    assert "large change" in warnings_of(given, clean)
+    expert = PageCase("a", None, given, clean, clean, (1.0, 1.0), True, source="clean")
+    assert measure_case(expert, ["x"])["warnings"] == []
+
+
 def test_units_of_sizes():
     assert [size_unit(2, True)[0], size_unit(3, True)[0], size_unit(2, False)[0], size_unit(3, False)[0]] == [
         "cm²",
