@@ -33,7 +33,7 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help demo test test-real docs benchmark test-oldest clean
+.PHONY: help demo test test-real docs benchmark mutants test-oldest clean
 
 help:
 	@echo "make demo         correct noisy labels of generated images; results in $(DEMO)/"
@@ -41,6 +41,7 @@ help:
 	@echo "make test-real    the tests on real data, in the folder that MONAI_SC_DATA names"
 	@echo "make docs         the documentation, in docs/_build/html/"
 	@echo "make benchmark    time the package against slow versions of the same"
+	@echo "make mutants      would the tests notice changes of the code? FILES=... SAMPLE=25"
 	@echo "make test-oldest  the tests with the oldest versions that pyproject.toml allows"
 	@echo "make clean        delete what these commands made"
 
@@ -75,6 +76,12 @@ docs: $(VENV)/installed
 
 benchmark: $(VENV)/installed
 	$(BIN)/python tests/benchmarks/run.py
+
+# Without FILES, all of monai_sc/functional.
+SAMPLE ?= 25
+mutants: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e ".[mutation]"
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/run.py --sample $(SAMPLE) $(FILES)
 
 # Old releases warn about newer Pythons and one another, so warnings are no errors here.
 test-oldest: $(OLDEST)/installed

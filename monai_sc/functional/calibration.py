@@ -11,6 +11,7 @@ from monai.config import NdarrayOrTensor
 from typing_extensions import Unpack
 
 from monai_sc.functional.bias import boundary_displacement
+from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import binary_mask
 from monai_sc.functional.distance import has_boundary
 from monai_sc.functional.noise import (
@@ -198,7 +199,10 @@ class _Noise:
                 if not has_boundary(after[None])[0]:
                     lost += 1
                 elif with_displacement:
-                    box = _box(before | after)
+                    box = (
+                        slice(None),
+                        *(bounding_box(before | after, 1) or ()),
+                    )  # distances in it are those in the image
                     displacements.extend(boundary_displacement(after[None][box], before[None][box], spacing=spacing))
         return float(np.mean(scores)), float(np.mean(displacements)) if displacements else np.nan, lost
 
@@ -224,15 +228,3 @@ class _Noise:
             f"{self.name} of {target:g} cannot be reached: the nearest {measure} was {reached[nearest]:.3g}, with "
             f"{nearest} steps; {why}."
         )
-
-
-def _box(mask: np.ndarray) -> tuple[slice, ...]:
-    """Return the box of the foreground and one voxel around it, and all channels before it.
-
-    The voxels nearest to any in the box lie in it, so that distances are the same as in the whole image.
-    """
-    box = [slice(None)]
-    for axis in range(mask.ndim):
-        hit = np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
-        box.append(slice(max(hit[0] - 1, 0), hit[-1] + 2))
-    return tuple(box)

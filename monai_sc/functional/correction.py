@@ -200,8 +200,6 @@ def exclusive_label(
     """
     given, corrected = _finite_logits(logits), as_array(scores)
     check_same_shape(corrected, given, ("scores", "logits"))
-    if len(given) < 2:
-        raise ValueError(f"logits must have one channel per class, two at least, got {given.shape}.")
     size = check_spacing(spacing, given.ndim - 1)
     holder, against = given.argmax(axis=0), as_array(one_against_rest(given))
     claimed = (corrected[1:] >= 0).any(axis=0)

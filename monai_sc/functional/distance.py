@@ -125,7 +125,7 @@ def _lower_envelopes(squares: np.ndarray, size: float) -> None:  # pragma: no co
                     if at > start[count - 1]:
                         break
                     count -= 1
-                start[count] = at if count > 0 else -np.inf
+                start[count] = at
                 apex[count] = k
                 count += 1
             if count == 0:

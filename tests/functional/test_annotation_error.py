@@ -142,6 +142,7 @@ class TestPunchHoles:
         pytest.param({"number": (2, 1)}, r"number must be \(low, high\) with 0 <= low <= high", id="number"),
         pytest.param({"number": (0.5, 1)}, r"number must be whole numbers, got \(0\.5, 1\)\.$", id="half-a-hole"),
         pytest.param({"number": [(1, 2)] * 3}, r"number must be one value or one per channel \(2\), got 3", id="three"),
+        pytest.param({"radius": [(1, 2)] * 3}, r"radius must be one value or one per channel \(2\)", id="three-radii"),
         pytest.param({"radius": (-1, 1)}, r"radius must be \(low, high\) with 0 <= low <= high", id="radius"),
         pytest.param({"spacing": (1, 0)}, "spacing must be 2 positive numbers", id="spacing"),
         pytest.param({"seed": -1}, "seed must be at least 0, got -1", id="seed"),

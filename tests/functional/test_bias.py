@@ -211,6 +211,8 @@ def test_masks_that_do_not_overlap_have_no_displacement():
     first, second = np.zeros((2, 1, 20, 20), dtype=bool)
     first[0, 2:6, 2:6] = second[0, 12:16, 12:16] = True
     assert np.isnan(boundary_displacement(first, second)).all()
+    first, second = np.stack([first[0], second[0]]), np.stack([second[0], second[0]])
+    assert np.array_equal(boundary_displacement(first, second), [np.nan, 0], equal_nan=True)
 
 
 @pytest.mark.parametrize("region", ["boundary", "image"])
@@ -352,6 +354,13 @@ def test_group_with_many_cases_keeps_its_own_bias_and_one_with_few_gets_the_comm
     assert biases["d"].mean[0] == pytest.approx(common)
     assert biases["d"].num_used.tolist() == [0]
     assert biases["d"].num_skipped.tolist() == [1]
+    assert biases["d"].verdict == ("cannot tell",)
+
+
+def test_group_is_drawn_toward_the_common_bias_as_worked_out_by_hand():
+    # Within groups the variance is 2, between them (2 * 2^2 + 2 * 2^2 - 2) / 2 = 7, so a group keeps 7 / (7 + 2 / 2).
+    biases = grouped_bias(np.array([[0.0], [2.0], [4.0], [6.0]]), ["a", "a", "b", "b"])
+    assert [float(bias.mean[0]) for bias in biases.values()] == pytest.approx([3 - 2 * 7 / 8, 3 + 2 * 7 / 8])
 
 
 def test_groups_that_differ_by_chance_only_get_the_common_bias():

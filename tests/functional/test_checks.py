@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from monai_sc.functional.checks import check_image_size, check_range, ranges_per_channel
+from monai_sc.functional.checks import binary_mask, check_image_size, check_range, ranges_per_channel
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,8 @@ def test_what_is_no_range_is_refused(value):
 def test_ranges_must_be_one_per_channel():
     with pytest.raises(ValueError, match=r"radius must be one value or one per channel \(2\), got 3"):
         ranges_per_channel([(1, 2)] * 3, 2, "radius")
+
+
+def test_the_first_four_values_that_a_mask_must_not_have_are_named():
+    with pytest.raises(ValueError, match=r"^label must be binary, only 0 and 1 in every channel, got 2, 3, 4, 5; map"):
+        binary_mask(np.arange(8)[None])

@@ -408,6 +408,13 @@ def test_sigmoid_of_one_against_the_rest_is_the_softmax(as_kind, classes):
     np.testing.assert_allclose(1 / (1 + np.exp(-np.asarray(found))), softmax(logits), rtol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16])
+def test_logits_of_coarse_numbers_are_float32(dtype):
+    logits = probabilities_to_logits(np.array([[0, 1]], dtype=dtype))
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, [[-13.8155, 13.8155]], rtol=0.005)
+
+
 def test_one_against_the_rest_of_large_logits_is_finite():
     found = one_against_rest(np.array([[800.0, -800], [-800, 800], [0, 800]], dtype=np.float32))
     np.testing.assert_allclose(found, [[800, -1600 - math.log(2)], [-1600, 0], [-800, 0]], atol=1e-3)

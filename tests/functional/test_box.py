@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from monai_sc.functional.box import bounding_box
+
+MASK = np.zeros((6, 8), dtype=bool)
+MASK[2, 3] = MASK[3, 5] = True
+
+
+@pytest.mark.parametrize(
+    ("margin", "expected"),
+    [
+        pytest.param((), (slice(2, 4), slice(3, 6)), id="none-by-default"),
+        pytest.param((1,), (slice(1, 5), slice(2, 7)), id="one-for-all"),
+        pytest.param(([0, 2],), (slice(2, 4), slice(1, 8)), id="one-per-axis"),
+        pytest.param((3,), (slice(0, 7), slice(0, 9)), id="not-before-the-image"),
+    ],
+)
+def test_box_holds_the_foreground_and_the_margin(margin, expected):
+    assert bounding_box(MASK, *margin) == expected
+
+
+def test_a_mask_without_foreground_has_no_box():
+    assert bounding_box(np.zeros((3, 4), dtype=bool), 1) is None
