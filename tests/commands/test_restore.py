@@ -20,8 +20,8 @@ def store(workplace):
 def test_rounds_are_listed_and_none_is_restored(store, capsys):
     assert run("restore", store.root) == 0
     told = capsys.readouterr().out
-    assert "│ 0     │          │ as given  │ 2     │ -                         │ -              │" in told
-    assert "│ 1     │ yes      │ corrected │ 2     │ -1.50                     │ 2              │" in told
+    assert "│ 0     │         │ as given  │ 2     │ -                         │ -              │" in told
+    assert "│ 1     │ yes     │ corrected │ 2     │ -1.50                     │ 2              │" in told
     assert f"The current labels of {store.root} are those of round 1." in told
     assert store.current == 1
 

@@ -251,7 +251,7 @@ def test_report_of_an_audit(folders):
     write_audit(result, folders / "labels", folders / "clean", out)
     page = write_page(open_source(out), out, progress=False)
     data = json.loads((out / "report_data.json").read_text(encoding="utf-8"))
-    assert data["headline"] == "The labels of 1 of 1 class are biased (1 too large). Nothing was corrected."
+    assert data["headline"] == "The labels of 1 of 1 class are biased (class 1 too large). Nothing was corrected."
     assert data["cases"][0]["classes"]["1"]["displacement"] < -1
     text = page.read_text(encoding="utf-8")
     Elements(text)
