@@ -1,7 +1,7 @@
 import hashlib
 import logging
-import re
 import math
+import re
 import shutil
 from pathlib import Path
 
