@@ -33,7 +33,7 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help demo test test-real docs benchmark mutants test-oldest clean
+.PHONY: help demo test test-real docs benchmark fuzz mutants test-oldest clean
 
 help:
 	@echo "make demo         correct noisy labels of generated images; results in $(DEMO)/"
@@ -41,6 +41,7 @@ help:
 	@echo "make test-real    the tests on real data, in the folder that MONAI_SC_DATA names"
 	@echo "make docs         the documentation, in docs/_build/html/"
 	@echo "make benchmark    time the package against slow versions of the same"
+	@echo "make fuzz         over 10,000 inputs of all kinds: each gives a right result or one sentence"
 	@echo "make mutants      would the tests notice changes of the code? FILES=... SAMPLE=25"
 	@echo "make test-oldest  the tests with the oldest versions that pyproject.toml allows"
 	@echo "make clean        delete what these commands made"
@@ -76,6 +77,10 @@ docs: $(VENV)/installed
 
 benchmark: $(VENV)/installed
 	$(BIN)/python tests/benchmarks/run.py
+
+# The tests try a few hundred inputs, this over 10,000, and counts them.
+fuzz: $(VENV)/installed
+	MONAI_SC_FUZZ=600 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/fuzz
 
 # Without FILES, all of monai_sc/functional.
 SAMPLE ?= 25

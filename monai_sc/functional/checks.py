@@ -28,10 +28,17 @@ Range = tuple[float, float]
 
 
 def as_array(x: NdarrayOrTensor) -> np.ndarray:
-    """Return ``x`` as a numpy array; it may share memory with ``x``, so it must not be written to."""
+    """Return ``x`` as a numpy array; it may share memory with ``x``, so it must not be written to.
+
+    Raises:
+        TypeError: when it does not hold real numbers.
+    """
     if isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16:
         x = x.float()  # numpy has no bfloat16
-    return np.asarray(convert_data_type(x, np.ndarray)[0])
+    array = np.asarray(convert_data_type(x, np.ndarray)[0])
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"An array must hold real numbers, got {array.dtype}.")
+    return array
 
 
 def binary_mask(label: NdarrayOrTensor, name: str = "label") -> np.ndarray:

@@ -124,9 +124,11 @@ def probabilities_to_logits(
     if not 0 < clip < 0.5:
         raise ValueError(f"clip must be in (0, 0.5), got {clip}.")
     array = as_array(probabilities)
-    if array.ndim < 2:
+    if array.ndim < 2 or not len(array):
         raise ValueError(f"probabilities must have the shape (channels, *spatial), got {array.shape}.")
-    if not np.all((array >= -ROUNDING) & (array <= 1 + ROUNDING)):
+    with np.errstate(invalid="ignore"):  # of nan, which is refused as well
+        inside = (array >= -ROUNDING) & (array <= 1 + ROUNDING)
+    if not np.all(inside):
         raise ValueError(
             f"probabilities must be in [0, 1], got values from {np.min(array):g} to {np.max(array):g}; give logits as "
             "logits."
@@ -222,7 +224,7 @@ def exclusive_label(
 
 def _finite_logits(logits: NdarrayOrTensor) -> np.ndarray:
     array = as_array(logits)
-    if array.ndim < 2:
+    if array.ndim < 2 or not len(array):
         raise ValueError(f"logits must have the shape (channels, *spatial), got {array.shape}.")
     if not np.all(np.isfinite(array)):
         raise ValueError("logits must be finite, got nan or infinite values; the network has diverged.")

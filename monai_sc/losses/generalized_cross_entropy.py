@@ -110,8 +110,8 @@ class GeneralizedCrossEntropyLoss(_Loss):
         return loss < self._of_log(torch.tensor(math.log(self.threshold), dtype=loss.dtype))
 
     def _loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        labels = label_distributions(target, logits, self.output)
-        return (labels * self._of_log(log_distributions(logits, self.output))).sum(dim=2)
+        losses = self._of_log(log_distributions(logits, self.output))
+        return (label_distributions(target, logits, self.output) * losses).sum(dim=2)
 
     def _of_log(self, log_p: torch.Tensor) -> torch.Tensor:
         """Return the loss from log p: a power of p itself has no finite gradient where p is 0."""

@@ -78,8 +78,7 @@ class RandLabelNoise(RandomizableTransform):
         if randomize:
             self.randomize()
         if not self._do_transform:
-            kept: NdarrayOrTensor = convert_to_tensor(label, track_meta=get_track_meta())
-            return kept
+            return _as_tensor(label)
         return self.make_noisy(label, self.seed)
 
     def make_noisy(self, label: NdarrayOrTensor, seed: int) -> NdarrayOrTensor:
@@ -88,7 +87,9 @@ class RandLabelNoise(RandomizableTransform):
         if isinstance(label, np.ndarray) and label.dtype == np.uint64 and label.size and label.max() >= 2**63:
             raise ValueError("label must not hold values over 2**63 - 1, which tensors cannot.")
         given = label  # whose affine is lost where MONAI does not track metadata
-        label = convert_to_tensor(label, track_meta=get_track_meta())
+        label = _as_tensor(label)
+        if label.ndim < 2:
+            raise ValueError(f"label must have the shape (channels, *spatial), got {tuple(label.shape)}.")
         if self.classes is None:
             return self.noisy_masks(label, given, spacing, seed)
         masks = split_label_map(label, self.classes, background=self.background)
@@ -125,6 +126,13 @@ class RandLabelNoised(Randomizable, MapTransform):
         for key in self.key_iterator(d):
             d[key] = self.noise(d[key], randomize=False)
         return d
+
+
+def _as_tensor(label: NdarrayOrTensor) -> NdarrayOrTensor:
+    if isinstance(label, np.ndarray):  # which may be read-only, flipped or big-endian, as tensors cannot
+        label = np.array(label, dtype=label.dtype.newbyteorder("="))
+    tensor: NdarrayOrTensor = convert_to_tensor(label, track_meta=get_track_meta())
+    return tensor
 
 
 def slice_axis_of(label: NdarrayOrTensor) -> int:
