@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import monai_sc
+from monai_sc.comparison import grid
 from tests.bundles.conftest import EPOCHS, FOLDERS, NUM_CASES, run, workflow
 
 CONFIGS = Path(monai_sc.__file__).parent / "configs"
