@@ -244,10 +244,9 @@ def coarsen_contour(
         if ndim == 2:
             coarse[channel] = _redrawn(mask[channel], distance, sides, rng)
             continue
-        slices = np.moveaxis(mask[channel], slice_axis, 0)
-        np.moveaxis(coarse[channel], slice_axis, 0)[...] = [
-            _redrawn(own, distance, np.delete(sides, slice_axis), rng) for own in slices
-        ]
+        slices, redrawn = (np.moveaxis(masks[channel], slice_axis, 0) for masks in (mask, coarse))
+        for own, target in zip(slices, redrawn, strict=True):
+            target[...] = _redrawn(own, distance, np.delete(sides, slice_axis), rng)
     return convert_to_dst_type(coarse, label)[0]
 
 

@@ -35,6 +35,8 @@ def as_array(x: NdarrayOrTensor) -> np.ndarray:
     """
     if isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16:
         x = x.float()  # numpy has no bfloat16
+    if isinstance(x, torch.Tensor) and x.is_complex():  # which MONAI converts with a warning
+        raise TypeError(f"An array must hold real numbers, got {x.dtype}.")
     array = np.asarray(convert_data_type(x, np.ndarray)[0])
     if array.dtype.kind not in "biuf":
         raise TypeError(f"An array must hold real numbers, got {array.dtype}.")

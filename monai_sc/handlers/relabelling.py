@@ -117,10 +117,16 @@ class Relabelling:
                 ruled = np.array([rule is not None for rule in corrector.rules])
                 gone = given.any(axis=axes) & ~label.any(axis=axes) & ~kept & ~ruled
                 emptied += gone
-                label[kept | gone] = given[kept | gone]
+                restored = np.zeros_like(label)
+                restored[kept | gone] = given[kept | gone]
+                label[kept | gone] = False
                 trusted = self.store.read_trusted(case["id"])
                 if trusted is not None:
-                    label = np.where(trusted, given, label)
+                    restored |= given & trusted
+                    label &= ~trusted
+                if self.options.softmax:  # what is as it was given comes before what is corrected
+                    label &= ~restored.any(axis=0)
+                label |= restored
                 changed += writer.write(case["id"], label, **self._details(record, corrector, case))
                 size += label[0].size
                 refused += corrector.refused

@@ -39,6 +39,7 @@ from monai.utils import convert_to_tensor
 from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import ResumeHandler, RoundEvents, SpatialCorrectionHandler
+from monai_sc.handlers.relabelling import Relabelling
 from monai_sc.transforms import LoadLabeld
 
 SIZE = 40
@@ -1090,7 +1091,8 @@ def pair_of(radius, shift=0):
     return distances, np.select([distances[0] >= -shift, distances[1] >= -shift], [1, 4]).astype(np.int16)
 
 
-def test_label_maps_are_corrected_and_stay_label_maps(tmp_path):
+def correct_pairs(tmp_path):
+    """Train on label maps of pairs, correct them once, and return the store."""
     lists = {}
     for name, number, shift in (("case", 5, 3), ("clean", 4, 0)):
         lists[name] = []
@@ -1126,6 +1128,23 @@ def test_label_maps_are_corrected_and_stay_label_maps(tmp_path):
         loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
         train_handlers=[handler],
     ).run()
+    return store
+
+
+def test_a_class_that_gets_its_label_back_comes_before_one_that_is_corrected(tmp_path, monkeypatch):
+    def everywhere_left(self, case, logits, corrector, given):
+        return np.stack([np.ones_like(given[0]), np.zeros_like(given[1])])
+
+    monkeypatch.setattr(Relabelling, "_label", everywhere_left)
+    store = correct_pairs(tmp_path)
+    for case in store.cases:
+        given, corrected = (store.read(case["id"], number) for number in (0, 1))
+        np.testing.assert_array_equal(corrected[1], given[1])  # nothing of it was left
+        np.testing.assert_array_equal(corrected[0], ~given[1])
+
+
+def test_label_maps_are_corrected_and_stay_label_maps(tmp_path):
+    store = correct_pairs(tmp_path)
     assert store.rounds == [0, 1]
     for case in store.datalist(1):
         written = nib.load(case["label"])
