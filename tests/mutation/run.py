@@ -224,7 +224,7 @@ def main() -> None:
     files = options.files or sorted(str(p.relative_to(ROOT)) for p in (ROOT / "monai_sc/functional").glob("*.py"))
     explained = tomllib.loads(EXPLAINED.read_text())["mutant"]
     for entry in explained:
-        if entry["line"] not in " ".join((ROOT / entry["file"]).read_text().split()):
+        if " ".join(entry["line"].split()) not in " ".join((ROOT / entry["file"]).read_text().split()):
             sys.exit(f"{entry['file']} has no more the line {entry['line']!r} of {EXPLAINED.name}.")
     import_others()
     total = {}
@@ -235,9 +235,9 @@ def main() -> None:
             known = [e for e in explained if e["file"] == file]
             open_changes = [c for c in changes if not any(c.before == e["line"] and c.after in e["to"] for e in known)]
             subpackage = Path(file).parent
-            beside = ROOT / "tests" / Path(*subpackage.parts[1:])
-            paths = [*(ROOT / subpackage).glob("*.py"), *beside.glob("test_*.py")]
-            tests = options.tests or sorted(str(path.relative_to(ROOT)) for path in paths)
+            beside = copies.origin / "tests" / Path(*subpackage.parts[1:])
+            paths = [*(copies.origin / subpackage).glob("*.py"), *beside.glob("test_*.py")]
+            tests = options.tests or sorted(str(path.relative_to(copies.origin)) for path in paths)
             count = dict.fromkeys(("mutants", "tried", "explained", "killed", "survived"), 0)
             count |= {"mutants": number, "tried": len(changes), "explained": len(changes) - len(open_changes)}
 
