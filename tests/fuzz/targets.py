@@ -28,7 +28,9 @@ def label_of(rng):
 
 
 def as_numpy(values):
-    return values.float().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    return (
+        values.float().numpy() if isinstance(values, torch.Tensor) and not values.is_complex() else np.asarray(values)
+    )
 
 
 def is_label_like(label):
