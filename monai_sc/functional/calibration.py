@@ -199,10 +199,8 @@ class _Noise:
                 if not has_boundary(after[None])[0]:
                     lost += 1
                 elif with_displacement:
-                    box = (
-                        slice(None),
-                        *(bounding_box(before | after, 1) or ()),
-                    )  # distances in it are those in the image
+                    # Distances in it are those in the image.
+                    box = (slice(None), *(bounding_box(before | after, 1) or ()))
                     displacements.extend(boundary_displacement(after[None][box], before[None][box], spacing=spacing))
         return float(np.mean(scores)), float(np.mean(displacements)) if displacements else np.nan, lost
 

@@ -58,7 +58,7 @@ def render(document: Mapping[str, Any], pictures: Sequence[Mapping[str, Any] | N
             charts=_charts(document),
             places={case["id"]: place for place, case in enumerate(document["cases"], 1)},
             outlines=shown,
-            redrawn=sum(case["source"] == "clean" for case in document["cases"]),
+            redrawn=len(document["cases"]) - len(_charted(document)),
             note=note,
             style=Markup(_template("report.css")),
             script=Markup(script),
@@ -109,10 +109,13 @@ def _amount(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _charted(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the cases of the charts: beside corrected labels, those of an expert say nothing of the correction."""
+    return [case for case in document["cases"] if case["source"] != "clean"] or document["cases"]
+
+
 def _charts(document: Mapping[str, Any]) -> dict[str, Markup]:
-    names = list(document["classes"])
-    # Beside corrected labels those that an expert drew anew say nothing of the correction.
-    cases = [case for case in document["cases"] if case["source"] != "clean"] or document["cases"]
+    names, cases = list(document["classes"]), _charted(document)
     unit = document["unit"]
     columns = {
         key: {name: [case["classes"][name][key] for case in cases] for name in names}

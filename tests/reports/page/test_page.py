@@ -17,6 +17,7 @@ from monai_sc.reports.audit import check_audit_folder
 from monai_sc.reports.charts import shown_name
 from monai_sc.reports.page import RunSource
 from monai_sc.reports.page.contents import Finding, bias_found
+from monai_sc.reports.page.html import _charted
 from monai_sc.reports.shown_cases import find_image
 
 
@@ -322,3 +323,11 @@ def test_folders_that_are_refused(store, history, change, error, words):
 def test_images_must_be_a_folder(folders):
     with pytest.raises(FileNotFoundError, match="nowhere is no folder"):
         open_source(folders, images=folders / "nowhere")
+
+
+def test_charts_are_without_the_labels_of_an_expert_unless_there_are_no_others():
+    def sources(*names):
+        return [case["source"] for case in _charted({"cases": [{"source": name} for name in names]})]
+
+    assert sources("clean", "corrected", "clean") == ["corrected"]
+    assert sources("clean", "clean") == ["clean", "clean"]
