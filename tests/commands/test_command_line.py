@@ -1,4 +1,7 @@
-"""Every command as a user calls it: a process of its own, whose outputs and exit status are looked at."""
+"""Every command as a user calls it: a process of its own, whose outputs and exit status are looked at.
+
+Each does its work in a new Python once; where it reads files and then refuses, the process is forked.
+"""
 
 import argparse
 import io
@@ -18,6 +21,7 @@ from monai_sc.commands.compare import COMPARE_EXAMPLE
 from monai_sc.comparison.grid import METHODS
 from monai_sc.data.preparation.prepare import LAYOUTS
 from monai_sc.data.stand_ins import STAND_INS
+from tests.forked import run_forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,18 +135,19 @@ def test_standard_output_is_json_alone(workplace, command):
     assert "Warning" not in done.stderr
 
 
-CALLS = [pytest.param(c, a, m, id=f"{c} {' '.join(a)}"[:60]) for c, calls in WRONG.items() for a, m in calls[:2]]
-CALLS += [
-    pytest.param(command, *calls[2], marks=pytest.mark.slow, id=f"{command} {' '.join(calls[2][0])}"[:60])
-    for command, calls in WRONG.items()
-]
+PARSED = [(command, *call) for command, calls in WRONG.items() for call in calls[:2]]
+FILES = [(command, *calls[2]) for command, calls in WRONG.items()]
 
 
-@pytest.mark.parametrize(("command", "arguments", "message"), CALLS)
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"), [pytest.param(*c, id=f"{c[0]} {' '.join(c[1])}"[:60]) for c in PARSED + FILES]
+)
 def test_wrong_use_is_one_sentence(tmp_path, request, command, arguments, message):
-    folder = request.getfixturevalue("workplace") if request.node.get_closest_marker("slow") else tmp_path
+    reads = (command, arguments, message) in FILES
+    folder = request.getfixturevalue("workplace") if reads else tmp_path
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    done = call(folder, command, *arguments)
+    arguments = command, *arguments
+    done = run_forked(["-m", "monai_sc", *arguments], cwd=folder) if reads else call(folder, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: {message}")
     assert done.stderr.endswith(".\n")

@@ -19,6 +19,7 @@ from monai_sc.data.parts import Exchange, key_of
 from monai_sc.data.simulation import case as simulated_case
 from monai_sc.data.simulation.choice import NoiseChoice
 from monai_sc.reports.audit import write_audit
+from tests.forked import Forked, run_forked
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 
@@ -169,23 +170,13 @@ def test_parts_one_after_the_other_write_what_one_process_writes(folders, monkey
     assert listing(folders) == ["clean", "labels", "one", "out", "predictions"]
 
 
-def start(folders, command, index, count):
-    return subprocess.Popen(
-        [sys.executable, "-m", "monai_sc", *arguments(command, folders)],
-        env={**os.environ, "RANK": str(index), "WORLD_SIZE": str(count)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_parts_at_once_write_what_one_process_writes(folders, command):
     assert main(arguments(command, folders, "one")) == 0
-    processes = [start(folders, command, k, 3) for k in range(3)]
-    told = [process.communicate(timeout=200) for process in processes]
+    given = ["-m", "monai_sc", *arguments(command, folders)]
+    processes = [Forked(given, env={**os.environ, "RANK": str(k), "WORLD_SIZE": "3"}) for k in range(3)]
+    told = [process.communicate(200) for process in processes]
     assert [process.returncode for process in processes] == [0] * 3, told
     assert sum("is done; the last one to end writes the result." in noted for _, noted in told) == 2
     assert contents(folders / "out") == contents(folders / "one")
@@ -208,7 +199,6 @@ def test_torchrun_starts_the_parts(folders):
 KILL = """
 import os, signal, sys
 from pathlib import Path
-import monai_sc.data, monai_sc.reports  # once, and not in each child
 from monai_sc.__main__ import main
 
 def run(index, base, kill_at=0):
@@ -242,7 +232,7 @@ for kill_at in range(1, 1000, 5):
 def test_part_that_was_killed_goes_on_with_the_same_call(folders, command):
     assert main(arguments(command, folders, "one")) == 0
     given = ["OUT" if a == str(folders / "out") else a for a in arguments(command, folders)]
-    subprocess.run([sys.executable, "-c", KILL, folders / "killed", *given, "--quiet"], check=True, timeout=280)
+    run_forked(["-c", KILL, folders / "killed", *given, "--quiet"]).check_returncode()
     bases = sorted((folders / "killed").iterdir())
     assert len(bases) > 3
     for base in bases:

@@ -25,6 +25,7 @@ from monai_sc.data.simulation.choice import NoiseChoice
 from monai_sc.data.simulation.simulate import simulate_folder, summary
 from monai_sc.functional import boundary_displacement, case_seed, markov_label_noise
 from monai_sc.transforms import RandDilateErodeLabel
+from tests.forked import run_forked
 
 PARAMETERS = {"num_steps": 3, "expansion_prob": 0.8, "march_prob": 0.6, "flip_prob": 0.01}
 NOISE = NoiseChoice(PARAMETERS).make
@@ -346,9 +347,7 @@ def test_run_that_was_killed_goes_on(tmp_path):
     write(masks / "b" / "a.nii.gz", blob(SHAPE_2D))
     simulate(masks, tmp_path / "whole")
     script = KILL.replace("PARAMETERS", repr(PARAMETERS))
-    subprocess.run(
-        [sys.executable, "-c", script, masks, tmp_path / "killed", tmp_path / "first"], check=True, timeout=120
-    )
+    run_forked(["-c", script, masks, tmp_path / "killed", tmp_path / "first"], timeout=120).check_returncode()
     folders = sorted((tmp_path / "killed").iterdir())
     assert len(folders) > 20
     expected = contents(tmp_path / "whole")

@@ -1,9 +1,9 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import run_forked
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -12,10 +12,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kills", "workers"), [(8, 0), (2, 2)], ids=["one-process", "with-workers"])
 def test_run_that_is_killed_at_any_moment_goes_on_to_the_same_result(tmp_path, kills, workers):
-    command = [sys.executable, SCRIPTS / "kills.py", tmp_path / "runs", str(kills), "0", "--workers", str(workers)]
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, encoding="utf-8", check=False
-    )
+    done = run_forked([SCRIPTS / "kills.py", tmp_path / "runs", kills, 0, "--workers", workers], timeout=None)
     assert done.stdout, done.stderr
     summary = json.loads(done.stdout)
     assert summary["failures"] == []

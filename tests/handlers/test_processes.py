@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.forked import Forked
 
 RUN = Path(__file__).parent / "scripts" / "small_run.py"
 
@@ -22,19 +22,14 @@ def start(folder, *options, ranks=1):
     for rank in range(ranks):
         own = {} if ranks == 1 else {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
         environment = {**os.environ, **own, "RENDEZVOUS": str(meeting), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(RUN), str(folder / "data"), str(folder / "out"), *options]
-        processes.append(
-            subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
-            )
-        )
+        processes.append(Forked([RUN, folder / "data", folder / "out", *options], env=environment))
     return processes
 
 
 def finish(processes, timeout=200):
     """Return the exit status and the output of each process."""
     try:
-        outputs = [process.communicate(timeout=timeout)[0] for process in processes]
+        outputs = ["".join(process.communicate(timeout)) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -1,8 +1,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from errno import EACCES, ENOSPC
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from monai_sc.data.preparation.layout import SPLITS, Content, SourceCase
 from monai_sc.data.preparation.prepare import LAYOUTS
 from monai_sc.data.stand_ins.isic2017 import write_isic2017
 from monai_sc.transforms import LoadLabel
+from tests.forked import run_forked
 
 ISIC = "ISIC-2017_Training_Data/ISIC_0000000.jpg"
 MASK = "ISIC-2017_Training_Part1_GroundTruth/ISIC_0000000_segmentation.png"
@@ -698,7 +697,7 @@ def test_call_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
     write_isic2017(source, num_cases={"train": 2})
     make("isic2017", source, tmp_path / "whole")
     arguments = [source, tmp_path / "killed", tmp_path / "first"]
-    subprocess.run([sys.executable, "-c", KILL, *arguments], check=True, timeout=120)
+    run_forked(["-c", KILL, *arguments], timeout=120).check_returncode()
     folders = sorted((tmp_path / "killed").iterdir())
     assert len(folders) > 40
     expected = contents(tmp_path / "whole")
