@@ -13,6 +13,7 @@ from monai.metrics import DiceMetric, MSEMetric
 from monai.transforms import AsDiscreted
 
 from monai_sc.comparison import write_result
+from tests.forked import CONTEXT
 
 
 def engines(cases, metric):
@@ -102,7 +103,7 @@ def run_rank(rank, folder):
 
 @pytest.mark.slow
 def test_dice_is_that_of_its_case_where_processes_share_the_cases(tmp_path):
-    torch.multiprocessing.spawn(run_rank, (tmp_path,), nprocs=2)
+    torch.multiprocessing.start_processes(run_rank, (tmp_path,), nprocs=2, start_method=CONTEXT.get_start_method())
     result = json.loads((tmp_path / "result.json").read_text())
     found = dict(zip(result["cases"], result["dice"], strict=True))
     assert found == {"b": [1, 1], "a": [pytest.approx(2 / 3), 1], "c": [1, 0]}
