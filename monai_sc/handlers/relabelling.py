@@ -197,6 +197,7 @@ class Relabelling:
         record["memorised"][k] = bool(shape.agreement > clean_dice)
         record["kept"][k] = bool(
             math.isnan(bias)
+            or not record["learnt"][k]
             or (self.options.representation == "auto" and fits)
             or (self.options.keep_converged and abs(bias) < 1)
         )

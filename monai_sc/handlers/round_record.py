@@ -18,7 +18,7 @@ from monai_sc.parallel import meeting_elsewhere, unwrapped
 
 __all__ = ["evaluate", "has_collapsed", "log_record", "make_record", "metrics_of", "stop_reason"]
 
-LEARNT_DICE = 0.5  # under it, on the clean cases, a prediction is mostly wrong, and so is its bias
+LEARNT_DICE = 0.5  # under it, on the clean cases, a corrected prediction is mostly wrong, and so is its bias
 COLLAPSE = 0.2  # by which the Dice on the clean cases must fall under that of the best round
 
 
@@ -62,6 +62,11 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         own = options.corrector(chosen["voxel_mm"], chosen["corrector"]).report()["classes"][name]
         reports[name] = {"network_epoch": chosen["epoch"], **own}
     classes = len(options.class_names)
+    # A network that draws a class too large or too small by much has learnt it if the correction makes it right.
+    learnt = [
+        max(before, own["correction"]["dice_after"]) >= LEARNT_DICE
+        for before, own in zip(found["state"]["clean_dice"], reports.values(), strict=True)
+    ]
     return {
         "round": others["round"],
         "epoch": others["epoch"],
@@ -70,7 +75,8 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         "bias_interval": bias.interval.tolist(),
         "bias_mm": (bias.mean * state["voxel_mm"]).tolist(),
         "voxel_mm": state["voxel_mm"],
-        "verdict": list(bias.verdict),
+        "verdict": [told if known else "cannot tell" for told, known in zip(bias.verdict, learnt, strict=True)],
+        "learnt": learnt,
         "num_used": bias.num_used.tolist(),
         "num_skipped": bias.num_skipped.tolist(),
         "clean_dice": state["clean_dice"],
@@ -102,10 +108,10 @@ def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
             *(number, name, own["correction"]["representation"], own["correction"]["shift"], own["network_epoch"]),
             own["correction"]["note"],
         )
-        if record["clean_dice"][k] < LEARNT_DICE:
+        if not record["learnt"][k]:
             logger.warning(
-                "Round %d, %s: with a Dice of %.2f on the clean cases the network has not learnt it, and its bias "
-                "means little; train longer.",
+                "Round %d, %s: with a Dice of %.2f on the clean cases the network has not learnt it, so that its bias "
+                "cannot be told; its labels stay as they are. Train longer.",
                 *(number, name, record["clean_dice"][k]),
             )
         if math.isnan(mean):
@@ -151,18 +157,25 @@ def stop_reason(record: Mapping[str, Any], representation: str, *, better: int |
     """
     if better is not None:
         return f"the clean cases are predicted worse than in round {better}"
+    learnt = np.array(record["learnt"])
     bias, interval = np.array(record["bias"]), np.array(record["bias_interval"])
-    defined = np.isfinite(bias)
-    small = bool(np.all(np.abs(bias[defined]) < 1))
-    if small and (representation != "auto" or record["round"]):
-        return "the bias of every class is under one voxel"
-    if representation == "auto":
-        if all(record["kept"]):
-            return "nothing speaks against the labels of any class"
-    else:
-        low, high = interval[defined].T
-        if np.all((low <= 0) & (high >= 0)):
-            return "the interval of the bias contains 0 for every class"
-    if is_last:
-        return "the last round of training is over" + ("" if small else ", the bias is not under one voxel yet")
-    return ""
+    told = np.isfinite(bias) & learnt
+    small = bool(np.all(np.abs(bias[told]) < 1))
+    which = "class" if learnt.all() else "class that the network has learnt"
+    low, high = interval[told].T
+    reason = ""
+    if not learnt.any():
+        reason = "there is no verdict"
+    elif small and (representation != "auto" or record["round"]):
+        reason = f"the bias of every {which} is under one voxel"
+    elif representation == "auto" and all(record["kept"]):
+        reason = f"nothing speaks against the labels of any {which}"
+    elif representation != "auto" and np.all((low <= 0) & (high >= 0)):
+        reason = f"the interval of the bias contains 0 for every {which}"
+    elif is_last:
+        reason = "the last round of training is over" + ("" if small else ", the bias is not under one voxel yet")
+    if not reason or learnt.all():
+        return reason
+    scores = zip(record["correction"], record["clean_dice"], learnt, strict=True)
+    missed = ", ".join(f"{name} (Dice {score:.2f})" for name, score, known in scores if not known)
+    return f"{reason}; the network has not learnt {missed}, so that its bias cannot be told: train longer"

@@ -51,8 +51,9 @@ class SpatialCorrectionHandler(StoreRun):
     All distances are in voxels of the files, whatever grid the network works on: of their smallest side, where voxels
     are anisotropic. As published, a class with :math:`|\hat\Delta| < 1` voxel gets the prediction unshifted; with
     ``"auto"`` it gets what serves best. Its labels stay as they are where no correction serves and the network agrees
-    with them at least as well as with the clean labels: nothing speaks against them. A class that is predicted in no
-    clean case keeps its labels, and the log says so. So does a class in a case where nothing of it would be left.
+    with them at least as well as with the clean labels: nothing speaks against them. A class that the
+    network has not learnt (a Dice under 0.5 on the clean cases, corrected) keeps its labels and gets no verdict, and
+    the log says so. So does a class in a case where nothing of it would be left.
 
     The loop stops when every class is under one voxel (with ``"auto"`` not before one correction, unless nothing speaks
     against any label: errors need not have a bias); when the interval of every class contains 0 (not with ``"auto"``);
@@ -63,11 +64,11 @@ class SpatialCorrectionHandler(StoreRun):
 
     Each round adds a dictionary to ``engine.state.spatial_correction``: ``round``, ``epoch``, ``network_epoch`` (of the
     weights whose corrected predictions of the clean cases were best), and of these weights ``bias`` (voxels),
-    ``bias_interval``, ``bias_mm`` (``nan`` where the size of a voxel is not known), ``verdict``, ``num_used``,
-    ``num_skipped``, ``clean_dice`` (each with one value per class); ``correction`` (the report of the corrector by
-    class, with the epoch that was chosen), ``agreement`` (Dice of the predictions with the labels they learnt from),
-    ``memorised``, ``kept``, ``voxels_changed`` (per class, where the round ended in new labels), ``metrics`` (of
-    ``evaluator``), ``restarts`` and ``stop_reason``.
+    ``bias_interval``, ``bias_mm`` (``nan`` where the size of a voxel is not known), ``verdict``, ``learnt``,
+    ``num_used``, ``num_skipped``, ``clean_dice`` (each with one value per class); ``correction`` (the report of the
+    corrector by class, with the epoch that was chosen), ``agreement`` (Dice of the predictions with the labels they
+    learnt from), ``memorised``, ``kept``, ``voxels_changed`` (per class, where the round ended in new labels),
+    ``metrics`` (of ``evaluator``), ``restarts`` and ``stop_reason``.
 
     Args:
         store: label store with the training cases. A case may have ``trusted``: a mask file, or one per class; where it
@@ -242,6 +243,8 @@ class SpatialCorrectionHandler(StoreRun):
                 self._found.append(nothing_found(self._fold, len(self.store.class_names)))
             description = f"Round {len(self.history)}, epoch {trained} of {self.epochs_per_round}: clean cases"
             checked = check_clean_cases(engine, self.clean_loader, self.options, description)
+            scores = zip(self.options.class_names, checked[1], strict=True)
+            self._tell(engine, f"{description}, Dice {', '.join(f'{name} {score:.3f}' for name, score in scores)}.")
             remember_best(self._found[-1], engine.network, trained, *checked)
         if trained == self.epochs_per_round:
             self._finish_training(engine)
@@ -249,10 +252,13 @@ class SpatialCorrectionHandler(StoreRun):
     def _tell_plan(self, engine: SupervisedTrainer) -> None:
         """Say after the first epoch of a training what follows, and how long an epoch takes."""
         seconds = engine.state.times[Events.EPOCH_COMPLETED.name] or 0.0
-        told = (
+        self._tell(
+            engine,
             f"Round {len(self.history)}: {counted(self.epochs_per_round, 'epoch')} of training, the first took "
-            f"{seconds:.0f} s; the clean cases are predicted after epoch {', '.join(map(str, sorted(self.checks)))}."
+            f"{seconds:.0f} s; the clean cases are predicted after epoch {', '.join(map(str, sorted(self.checks)))}.",
         )
+
+    def _tell(self, engine: SupervisedTrainer, told: str) -> None:
         engine.logger.info(told)
         if self.options.progress and is_main():
             Console().print(told, markup=False)

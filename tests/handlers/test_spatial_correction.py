@@ -40,6 +40,9 @@ from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import ResumeHandler, RoundEvents, SpatialCorrectionHandler
 from monai_sc.handlers.relabelling import Relabelling
+from monai_sc.handlers.round_record import stop_reason
+from monai_sc.reports import summarise_run
+from monai_sc.reports.page import RunSource
 from monai_sc.transforms import LoadLabeld
 
 SIZE = 40
@@ -220,13 +223,64 @@ def test_loop_ends_at_the_last_epoch(tmp_path):
     assert store.rounds == [0]
 
 
-def test_network_that_has_learnt_nothing_is_called_so(tmp_path, caplog):
-    trainer, _, _ = build(tmp_path, network=Offset(-6.0), rounds=0)
+class Elsewhere(Offset):
+    """Draws each object as large as it is, but beside its place."""
+
+    def forward(self, x):
+        return torch.roll(super().forward(x), 10, dims=-1)
+
+
+@pytest.mark.parametrize("representation", ["auto", "distance", "logit"])
+def test_network_that_has_learnt_nothing_gives_no_verdict(tmp_path, caplog, representation):
+    trainer, handler, store = build(tmp_path, network=Elsewhere(), representation=representation)
     trainer.optimizer.param_groups[0]["lr"] = 0.0
     with caplog.at_level(logging.WARNING):
         trainer.run()
-    assert "Round 0, disc: with a Dice of 0." in caplog.text
-    assert "the network has not learnt it, and its bias means little; train longer." in caplog.text
+    (record,) = handler.history
+    assert abs(record["bias"][0]) < 1  # though not a voxel is right
+    assert (record["verdict"], record["learnt"], record["kept"]) == (["cannot tell"], [False], [True])
+    assert store.rounds == [0]
+    told = f"the network has not learnt disc (Dice {record['clean_dice'][0]:.2f}), so that its bias cannot be told"
+    assert record["stop_reason"] == f"there is no verdict; {told}: train longer"
+    assert "the network has not learnt it, so that its bias cannot be told; its labels stay" in caplog.text
+    results = summarise_run(store, handler.history)
+    (finding,) = (contents := RunSource(store, results, tmp_path).contents()).findings
+    assert contents.headline.startswith("Whether the labels are biased cannot be told")
+    assert finding.done == "labels left as they were given, since the network has not learnt the class"
+    assert "it has not learnt the class, and its bias cannot be told" in " ".join(finding.notes)
+
+
+def test_a_large_bias_is_no_sign_of_a_network_that_has_learnt_nothing(tmp_path):
+    trainer, handler, _ = build(tmp_path, network=Offset(-6.0), rounds=0)
+    trainer.optimizer.param_groups[0]["lr"] = 0.0
+    trainer.run()
+    (record,) = handler.history
+    assert record["clean_dice"][0] < 0.5
+    assert (record["verdict"], record["learnt"]) == (["biased"], [True])
+
+
+@pytest.mark.parametrize(
+    ("representation", "bias", "is_last", "reason"),
+    [
+        ("auto", 0.2, False, "the bias of every class that the network has learnt is under one voxel"),
+        ("auto", 3.0, False, ""),
+        ("auto", 3.0, True, "the last round of training is over, the bias is not under one voxel yet"),
+        ("distance", 3.0, False, "the interval of the bias contains 0 for every class that the network has learnt"),
+    ],
+)
+def test_a_class_that_was_not_learnt_beside_another(representation, bias, is_last, reason):
+    record = {
+        "round": 1,
+        "bias": [bias, 0.1],
+        "bias_interval": [[-1.0, 4.0], [-0.5, 0.7]],
+        "learnt": [True, False],
+        "kept": [False, True],
+        "correction": {"liver": {}, "lesion": {}},
+        "clean_dice": [0.8, 0.43],
+    }
+    told = stop_reason(record, representation, better=None, is_last=is_last)
+    more = "; the network has not learnt lesion (Dice 0.43), so that its bias cannot be told: train longer"
+    assert told == (reason and reason + more)
 
 
 def test_after_the_first_epoch_it_says_what_a_round_takes(tmp_path, caplog):
@@ -234,6 +288,7 @@ def test_after_the_first_epoch_it_says_what_a_round_takes(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         trainer.run()
     assert re.search(r"Round 0: \d+ epochs? of training, the first took \d+ s; the clean cases are", caplog.text)
+    assert re.search(r"Round 0, epoch 12 of 12: clean cases, Dice disc 0\.\d{3}\.", caplog.text)
 
 
 def test_interval_around_zero_stops_the_published_loop(tmp_path):

@@ -32,6 +32,8 @@ def record(number):
         "bias": [-3.0 + 2 * number, float("nan")],
         "bias_interval": [[-4.0, 1.0], [float("nan")] * 2],
         "clean_dice": [0.7 + 0.1 * number, 0.0],
+        "learnt": [True, False],
+        "verdict": ["unbiased", "cannot tell"],
     }
 
 

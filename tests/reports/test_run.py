@@ -22,6 +22,8 @@ def record(number, bias, dice, reason="", metrics=None):
         "num_used": [4, 0],
         "num_skipped": [0, 4],
         "clean_dice": [dice, 0.0],
+        "learnt": [True, False],
+        "verdict": ["unbiased", "cannot tell"],
         "voxels_changed": [] if reason else [10, 0],
         "metrics": metrics or {},
         "stop_reason": reason,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -46,6 +46,7 @@ class Finding:
         num_cases: that it was measured on.
         remaining: the bias after the correction, where it was measured.
         remaining_interval: of 95 %.
+        remaining_verdict: of it.
         done: what was done, a sentence without a stop: ``"boundaries moved inwards by 2.1 mm"``.
         dice: by name, such as ``"labels given"``.
         notes: more sentences.
@@ -59,6 +60,7 @@ class Finding:
     done: str
     remaining: float | None = None
     remaining_interval: Sequence[float] | None = None
+    remaining_verdict: str = ""
     dice: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -138,43 +140,28 @@ def document(contents: Contents, cases: Sequence[Mapping[str, Any]]) -> dict[str
         cases: measures of the cases, of :py:func:`~monai_sc.reports.page.measures.measure_case`.
 
     Returns:
-        ``schema``, the fields of :py:class:`Contents` (``findings`` as ``classes``, by name), ``check`` (of
-        :py:func:`to_check`) and ``cases``, those that changed most first.
+        ``schema``, the fields of :py:class:`Contents` (``findings`` as ``classes``, by name, with their ``direction``
+        and the mean displacement of the labels that were corrected, ``labels_off``), ``check`` (of :py:func:`to_check`)
+        and ``cases``, those that changed most first.
     """
     ranked = sorted(cases, key=lambda case: (-case["changed"], case["id"]))
-    return {
-        "schema": SCHEMA,
-        "title": contents.title,
-        "headline": contents.headline,
-        "unit": contents.unit,
-        "size_unit": contents.size_unit,
-        "subject": contents.subject,
-        "after": contents.after,
-        "classes": {
-            finding.name: {
-                "verdict": finding.verdict,
-                "bias": finding.bias,
-                "interval": finding.interval,
-                "direction": finding.direction,
-                "num_cases": finding.num_cases,
-                "done": finding.done,
-                "remaining": finding.remaining,
-                "remaining_interval": finding.remaining_interval,
-                "dice": dict(finding.dice),
-                "notes": list(finding.notes),
-            }
-            for finding in contents.findings
-        },
-        "rounds": list(contents.rounds),
-        "kept_round": contents.kept_round,
-        "stop_reason": contents.stop_reason,
-        "recovered": contents.recovered,
-        "skipped": dict(contents.skipped),
-        "check": to_check(ranked),
-        "cases": ranked,
-        "provenance": dict(contents.provenance),
-        "undo": contents.undo,
+    told = {one.name: getattr(contents, one.name) for one in fields(contents)}
+    classes = {
+        finding.name: {
+            **{one.name: getattr(finding, one.name) for one in fields(finding) if one.name != "name"},
+            "direction": finding.direction,
+            "labels_off": _mean_displacement(ranked, finding.name) if contents.after == "corrected" else None,
+        }
+        for finding in told.pop("findings")
     }
+    return {"schema": SCHEMA, **told, "classes": classes, "check": to_check(ranked), "cases": ranked}
+
+
+def _mean_displacement(cases: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return how far the labels of a class lay off on average, ``None`` where none was corrected."""
+    found = [case["classes"][name]["displacement"] for case in cases if case["source"] == "corrected"]
+    told = [value for value in found if value is not None]
+    return float(np.mean(told)) if told else None
 
 
 def bias_found(findings: Sequence[Finding]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,15 +71,15 @@ def measure_case(case: PageCase, class_names: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         ``id``, ``source``, ``changed`` (voxels that changed, in all classes, by those of the union of the labels before
-        and after; 0 where both are empty), ``warnings`` (each with ``class`` and ``what``, of :py:data:`WARNINGS`; none
-        where the label is a clean one), and ``classes``, by name: ``size_given``, ``size_corrected`` and ``size_clean``
-        (see :py:func:`size_unit`),
-        ``voxels_changed``, ``changed``, ``displacement`` (signed, of the given label from the corrected one, or from
-        the clean one if nothing was corrected; negative: it was too large), ``surface_distance`` (mean, of both ways)
-        and ``hausdorff95`` between the same two, ``dice_given`` and ``dice_corrected`` to the clean label. Distances
-        are in mm where the spacing is known, else in voxels; ``None`` where something is not defined or not known.
+        and after; 0 where both are empty), ``warnings`` (each with ``class``, ``what``, of :py:data:`WARNINGS`, and
+        ``how``, how many or how large, may be empty; none where the label is a clean one), and ``classes``, by name:
+        ``size_given``, ``size_corrected`` and ``size_clean`` (see :py:func:`size_unit`), ``voxels_changed``,
+        ``changed``, ``displacement`` (signed, of the given label from the corrected one, or from the clean one if
+        nothing was corrected; negative: it was too large), ``surface_distance`` (mean, of both ways) and
+        ``hausdorff95`` between the same two, ``dice_given`` and ``dice_corrected`` to the clean label. Distances are in
+        mm where the spacing is known, else in voxels; ``None`` where something is not defined or not known.
     """
-    _, divisor = size_unit(case.given.ndim - 1, case.in_mm)
+    unit, divisor = size_unit(case.given.ndim - 1, case.in_mm)
     voxel = float(np.prod(case.spacing)) / divisor
     given, clean = case.given, case.clean
     after = case.corrected if case.corrected is not None else clean if clean is not None else given
@@ -103,8 +103,8 @@ def measure_case(case: PageCase, class_names: Sequence[str]) -> dict[str, Any]:
             own[f"dice_{key}"] = None if score is None else float(score[k])
         classes[name] = own
         if case.corrected is not None and case.source != "clean":  # an expert's label needs no check
-            found = _warnings(given[k], case.corrected[k], own["changed"])
-            warnings += [{"class": name, "what": what} for what in WARNINGS if what in found]
+            found = _warnings(given[k], case.corrected[k], own["changed"], lambda size: f"{size * voxel:.2g} {unit}")
+            warnings += [{"class": name, "what": what, "how": found[what]} for what in WARNINGS if what in found]
     total = int(union.sum())
     return {
         "id": case.id,
@@ -131,29 +131,32 @@ def _surface_distances(
     return float(np.concatenate(ways).mean()), float(max(np.percentile(way, 95) for way in ways))
 
 
-def _warnings(given: np.ndarray, corrected: np.ndarray, changed: float) -> set[str]:
-    found = set()
+def _warnings(given: np.ndarray, corrected: np.ndarray, changed: float, sized: Callable[[int], str]) -> dict[str, str]:
+    """Return each warning with how many or how large; ``sized`` names a number of voxels."""
+    found = {}
     if given.any() and not corrected.any():
-        return {"vanished"}
+        return {"vanished": ""}
     if corrected.any() and not given.any():
-        found.add("appeared")
+        found["appeared"] = ""
     if not corrected.any():
         return found
     if given.any() and changed > LARGE_CHANGE:
-        found.add("large change")
+        found["large change"] = f"{100 * changed:.0f} %"
     components, _ = ndimage.label(given)
     sizes = np.bincount(components[given])
     left = np.bincount(components[corrected & given], minlength=len(sizes))
-    if np.any((left == 0) & (sizes > SPECK * sizes.sum())):
-        found.add("component lost")
+    if (lost := sizes[(left == 0) & (sizes > SPECK * sizes.sum())]).size:
+        found["component lost"] = f"{len(lost)}, together {sized(lost.sum())}"
     box = bounding_box(corrected, 1) or ()
     objects, number = ndimage.label(corrected)
-    if given.any() and len(np.unique(objects[corrected & given])) < number:
-        found.add("component appeared")
+    sizes = np.bincount(objects[corrected], minlength=number + 1)
+    sizes[np.unique(objects[corrected & given])] = 0
+    if given.any() and sizes.any():
+        found["component appeared"] = f"{np.count_nonzero(sizes)}, together {sized(sizes.sum())}"
     # A structure that ends with the image is as thick as what is seen of it.
     depth = ndimage.distance_transform_edt(np.pad(corrected[box], 1, mode="edge"))
     if depth.max() < THIN:
-        found.add("thin structure")
+        found["thin structure"] = ""
     if any(corrected.take(end, axis).any() for axis, size in enumerate(corrected.shape) if size > 1 for end in (0, -1)):
-        found.add("touches border")
+        found["touches border"] = ""
     return found

@@ -33,8 +33,10 @@ __all__ = ["RESULTS", "RunSource"]
 
 RESULTS = "results.json"
 
+TIMES = {1: "once", 2: "twice"}
 NOTHING_AGAINST = "labels left as they were given, since nothing speaks against them"
 NOT_MEASURED = "labels left as they were given, since their bias could not be measured"
+NOT_LEARNT = "labels left as they were given, since the network has not learnt the class"
 
 
 class RunSource(Sequence[PageCase]):
@@ -126,7 +128,7 @@ class RunSource(Sequence[PageCase]):
             bias=None if bias is None else bias * factors[0],
             interval=None if interval is None else [end * factors[0] for end in interval],
             num_cases=int(first["num_used"][k]),
-            done="labels left as they were given",
+            done="labels left as they were given" if first["learnt"][k] else NOT_LEARNT,
             dice=self._dice(k),
         )
         if self.kept:
@@ -137,14 +139,18 @@ class RunSource(Sequence[PageCase]):
                 finding.remaining = None if remaining is None else remaining * factors[self.kept]
                 ends = finite_interval(after["bias_interval"][k])
                 finding.remaining_interval = None if ends is None else [end * factors[self.kept] for end in ends]
+                finding.remaining_verdict = after["verdict"][k]
         correction = first.get("correction", {}).get(name, {})
         notes = correction_notes(correction.get("refused") or 0, correction.get("existence", {}))
         if first["num_skipped"][k]:
             notes.append(
                 f"{counted(first['num_skipped'][k], 'clean case')} did not count, since a mask is empty or full"
             )
-        if (finite(first["clean_dice"][k]) or 0.0) < 0.5:
-            notes.append("the network has not learnt it, so that its bias means little: train longer")
+        if not first["learnt"][k]:
+            notes.append(
+                f"the network has a Dice of {first['clean_dice'][k]:.2f} on the clean cases: it has not learnt the "
+                "class, and its bias cannot be told; train longer"
+            )
         finding.notes = notes
         return finding
 
@@ -163,7 +169,10 @@ class RunSource(Sequence[PageCase]):
         if moved:
             return f"the network's boundaries moved {', '.join(moved)}"
         if kept:
-            return NOT_MEASURED if finite(self.results["rounds"][0]["bias"][k]) is None else NOTHING_AGAINST
+            first = self.results["rounds"][0]
+            if finite(first["bias"][k]) is None:
+                return NOT_MEASURED
+            return NOTHING_AGAINST if first["learnt"][k] else NOT_LEARNT
         return SHAPE_ONLY
 
     def _dice(self, k: int) -> dict[str, float]:
@@ -177,7 +186,8 @@ class RunSource(Sequence[PageCase]):
             told = f"{found} No correction was kept: the current labels are those that were given."
         else:
             they = "They" if any(f.verdict == "biased" for f in findings) else "The labels"
-            told = f"{found} {they} were corrected in {counted(self.kept, 'round')}; the originals are untouched."
+            often = TIMES.get(self.kept, f"{self.kept} times")
+            told = f"{found} {they} were corrected {often}; the originals are untouched."
         if (number := self.store.current) != self.kept:
             told += f" Since then round {number} was restored; this page is of round {self.kept}."
         return told

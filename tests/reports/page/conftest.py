@@ -26,6 +26,7 @@ def record(number, bias, reason="", voxel_mm=0.5):
         "num_used": [4, 0],
         "num_skipped": [0, 4],
         "clean_dice": [0.8, 0.0],
+        "learnt": [True, False],
         "voxels_changed": [] if reason else [10, 0],
         "metrics": {},
         "correction": {},

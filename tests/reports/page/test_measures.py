@@ -59,7 +59,7 @@ def test_a_volume_of_one_slice_is_measured_as_the_picture_that_it_is():
     volume = measured(square(5, 15)[..., None], square(7, 13)[..., None])
     for key in ("displacement", "surface_distance", "hausdorff95"):
         assert volume["classes"]["x"][key] == pytest.approx(flat["classes"]["x"][key])
-    assert volume["warnings"] == flat["warnings"] == [{"class": "x", "what": "large change"}]
+    assert volume["warnings"] == flat["warnings"] == [{"class": "x", "what": "large change", "how": "64 %"}]
 
 
 def test_without_a_correction_labels_are_compared_with_the_clean_ones():
@@ -106,8 +106,10 @@ def test_warnings(given, corrected, expected):
 def test_a_speck_apart_from_all_that_was_labelled_is_warned_of():
     corrected = square(7, 13)
     assert "component appeared" not in warnings_of(square(5, 15), corrected)
-    corrected[0, 2, 2] = True
-    assert "component appeared" in warnings_of(square(5, 15), corrected)
+    corrected[0, 2, 2] = corrected[0, 17, 2] = corrected[0, 17, 3] = True
+    warnings = measured(square(5, 15), corrected)["warnings"]
+    told = {warning["what"]: warning["how"] for warning in warnings}
+    assert told["component appeared"] == "2, together 0.03 cm²"
 
 
 def test_the_label_of_an_expert_needs_no_check():
