@@ -33,7 +33,7 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help demo test test-real docs benchmark fuzz mutants test-oldest clean
+.PHONY: help demo test test-real docs benchmark fuzz mutants test-oldest wheel clean
 
 help:
 	@echo "make demo         correct noisy labels of generated images; results in $(DEMO)/"
@@ -44,6 +44,7 @@ help:
 	@echo "make fuzz         over 10,000 inputs of all kinds: each gives a right result or one sentence"
 	@echo "make mutants      would the tests notice changes of the code? FILES=... SAMPLE=25"
 	@echo "make test-oldest  the tests with the oldest versions that pyproject.toml allows"
+	@echo "make wheel        build sdist and wheel, and run bundles, commands and docs with the wheel alone"
 	@echo "make clean        delete what these commands made"
 
 $(VENV)/installed: pyproject.toml .ci/constraints.txt
@@ -90,8 +91,22 @@ mutants: $(VENV)/installed
 
 # Old releases warn about newer Pythons and one another, so warnings are no errors here.
 test-oldest: $(OLDEST)/installed
-	$(OLDEST)/bin/python -m pytest -m "not realdata" -W default
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile -m "not realdata" \
+		-W default
+
+# The tests are copied to a folder without the package, so that they find the one that is installed.
+WHEEL := build/wheel
+wheel:
+	rm -rf $(WHEEL) build/lib dist && mkdir -p $(WHEEL)
+	"$(PYTHON)" -m venv $(WHEEL)/venv
+	$(WHEEL)/venv/bin/python -m pip install --quiet --disable-pip-version-check build
+	$(WHEEL)/venv/bin/python -m build --outdir dist .
+	$(WHEEL)/venv/bin/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt \
+		"$$(ls dist/*.whl)[dev]"
+	cp -R bundles docs tests README.md CONTRIBUTING.md pyproject.toml $(WHEEL)
+	cd $(WHEEL) && OMP_NUM_THREADS=1 venv/bin/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile \
+		tests/bundles tests/commands tests/docs/test_docs.py tests/test_package.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build docs/_build .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(OLDEST) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	@test ! -e "$(DEMO)/.demo" || rm -rf "$(DEMO)"
