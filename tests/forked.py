@@ -30,10 +30,14 @@ class Forked:
         arguments: ``-m MODULE ...``, ``-c CODE ...`` or ``SCRIPT ...``.
         cwd: its folder.
         env: its environment; by default that of this process.
+        log: an open file for both of its outputs, which ``communicate`` returns else.
     """
 
-    def __init__(self, arguments, *, cwd=".", env=None):
-        self._outputs = [tempfile.NamedTemporaryFile() for _ in range(2)]  # noqa: SIM115 # as long as the process
+    stdin = None
+
+    def __init__(self, arguments, *, cwd=".", env=None, log=None):
+        # The files last as long as the process.
+        self._outputs = [tempfile.NamedTemporaryFile() if log is None else log for _ in range(2)]  # noqa: SIM115
         given = list(map(str, arguments)), os.path.abspath(cwd), dict(os.environ if env is None else env)
         self._process = CONTEXT.Process(target=_become, args=(*given, *(file.name for file in self._outputs)))
         self._process.start()
@@ -42,6 +46,9 @@ class Forked:
     @property
     def returncode(self):
         return self._process.exitcode
+
+    def poll(self):
+        return self.returncode
 
     def wait(self, timeout=None):
         self._process.join(timeout)

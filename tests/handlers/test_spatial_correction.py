@@ -447,7 +447,7 @@ def test_whatever_caches_the_training_data_sees_the_new_labels_only(tmp_path, ki
             return SmartCacheDataset(data, transform, replace_rate=0.5, cache_num=number, progress=False)
         return CacheDataset(data, transform, progress=False, num_workers=None)
 
-    trainer, _handler, store = build(tmp_path, dataset=dataset, epochs=4, rounds=2, representation="logit", gamma=0.4)
+    trainer, _handler, store = build(tmp_path, dataset=dataset, epochs=2, rounds=2, representation="logit", gamma=0.4)
     loader = DataLoader if kind != "thread" else ThreadDataLoader
     trainer.data_loader = loader(
         trainer.data_loader.dataset, batch_size=2, shuffle=True, num_workers=workers if loader is DataLoader else 0
@@ -461,7 +461,7 @@ def test_whatever_caches_the_training_data_sees_the_new_labels_only(tmp_path, ki
     @trainer.on(Events.ITERATION_COMPLETED)
     def measure(engine):
         for item in engine.state.batch:
-            seen.setdefault((engine.state.epoch - 1) // 4, {}).setdefault(item["id"], set()).add(
+            seen.setdefault((engine.state.epoch - 1) // 2, {}).setdefault(item["id"], set()).add(
                 int(item["label"].sum())
             )
             assert isinstance(item["label"], MetaTensor)
