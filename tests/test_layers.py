@@ -1,6 +1,8 @@
-"""Imports point one way: a package uses those above it in the list, and never one below."""
+"""Imports point one way: a package uses those above it in the list, and never one below; and no module is long."""
 
 import ast
+import io
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,30 @@ def test_imports_point_one_way(name):
         if package not in allowed
     ]
     assert not wrong
+
+
+def lines_of_code(file):
+    """Return how many lines of a file are neither blank, comment nor docstring."""
+    text = file.read_text(encoding="utf-8")
+    told = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            told.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    empty = tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in empty]
+    return len({line for token in tokens for line in range(token.start[0], token.end[0] + 1)} - told)
+
+
+def test_no_module_has_more_than_300_lines_of_code():
+    assert {str(file): n for file in ROOT.rglob("*.py") if (n := lines_of_code(file)) > 300} == {}
+
+
+def test_lines_of_code_are_counted(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(
+        '"""Two\nlines."""\n\n# one\nx = (\n    1\n)\n\n\ndef f():\n    """More."""\n    return """a\nb"""\n'
+    )
+    assert lines_of_code(file) == 6
 
 
 def test_imports_are_found_wherever_they_stand(tmp_path):
