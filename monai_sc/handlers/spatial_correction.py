@@ -241,10 +241,11 @@ class SpatialCorrectionHandler(StoreRun):
         if trained in self.checks:
             if not self._found or self._found[-1]["fold"] != self._fold:
                 self._found.append(nothing_found(self._fold, len(self.store.class_names)))
-            description = f"Round {len(self.history)}, epoch {trained} of {self.epochs_per_round}: clean cases"
-            checked = check_clean_cases(engine, self.clean_loader, self.options, description)
+            now = f"Round {len(self.history)}, epoch {trained} of {self.epochs_per_round}:"
+            checked = check_clean_cases(engine, self.clean_loader, self.options, f"{now} clean cases")
             scores = zip(self.options.class_names, checked[1], strict=True)
-            self._tell(engine, f"{description}, Dice {', '.join(f'{name} {score:.3f}' for name, score in scores)}.")
+            told = ", ".join(f"{name} {score:.3f}" for name, score in scores)
+            self._tell(engine, f"{now} Dice on the clean cases, before the correction: {told}.")
             remember_best(self._found[-1], engine.network, trained, *checked)
         if trained == self.epochs_per_round:
             self._finish_training(engine)
