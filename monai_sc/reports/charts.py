@@ -94,7 +94,7 @@ def plot_changes(changed: Mapping[str, Sequence[float]]) -> Figure:
 
 def draw_bias(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Sequence[str]) -> None:
     """Draw the bias of every round, with its interval."""
-    axes.axhspan(-1, 1, color="0.5", alpha=0.2, lw=0)
+    axes.axhspan(-1, 1, color="0.5", alpha=0.2, lw=0, label="under one voxel")
     axes.axhline(0, color="0.5", lw=0.8)
     rounds = [record["round"] for record in history]
     for k, name in enumerate(class_names):
@@ -111,7 +111,6 @@ def draw_bias(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Seq
         )
     axes.set_title("Boundary bias on the clean cases, in voxels", fontsize=11)
     axes.set_ylabel("too large  ←  bias  →  too small")
-    axes.text(0.99, 0.02, "grey: under one voxel", transform=axes.transAxes, ha="right", fontsize=8)
     _name_rounds(axes, rounds)
 
 
