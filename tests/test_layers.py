@@ -9,8 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "monai_sc"
 
-LAYERS = [  # words, then from the equations to the command line
+LAYERS = [  # words and names, then from the equations to the command line
     "wording",
+    "names",
     "functional",
     "parallel",
     "losses",

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from monai_sc.data import Part
 
 __all__ = [
-    "DATA_SETS",
     "WIDTH",
     "Parser",
     "WrongUseError",
@@ -35,9 +34,6 @@ __all__ = [
     "several",
     "show",
 ]
-
-DATA_SETS = ("brats2020", "cityscapes", "isic2017", "jsrt", "lidc_idri")
-"""The data sets that can be prepared, which a test compares with those that are."""
 
 WIDTH = 110  # of a table that is not on a terminal
 

@@ -14,15 +14,16 @@ from monai_sc.commands.common import (
     print_table,
     show,
 )
+from monai_sc.names import METHODS
 
 __all__ = ["add_compare"]
 
-COMPARE_EXAMPLE = """\
+COMPARE_EXAMPLE = f"""\
 example:
   python -m monai_sc compare --bundle bundles/jsrt --dataset-dir DATA --methods noisy,gce,sc,clean \\
       --noise markov_expand,markov_shrink --seeds 3 --quick --jobs 2 --out comparison
 
-methods: noisy, gce, sce, ct_plus, elr, cdr, qam, cle, sc, clean.
+methods: {", ".join(METHODS)}.
 Your own method is a .json that is merged over the bundle's train.json, as those in monai_sc/configs/methods are; its
 run must end with monai_sc.comparison.write_result.
 
@@ -60,7 +61,6 @@ def _names(text: str) -> list[str]:
 
 def _compare(arguments: argparse.Namespace) -> None:
     from monai_sc.comparison import compare
-    from monai_sc.comparison.grid import METHODS
 
     found = compare(
         arguments.bundle,

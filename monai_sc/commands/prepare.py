@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from monai_sc.commands.common import DATA_SETS, add_command, add_output_options, print_table, show
+from monai_sc.commands.common import add_command, add_output_options, print_table, show
+from monai_sc.names import DATA_SETS
 
 if TYPE_CHECKING:
     from monai_sc.data import Preparation

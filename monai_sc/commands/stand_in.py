@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from monai_sc.commands.common import DATA_SETS, add_command, add_output_options, show
+from monai_sc.commands.common import add_command, add_output_options, show
+from monai_sc.names import DATA_SETS
 
 __all__ = ["add_stand_in"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from monai.config import PathLike
 
 from monai_sc.comparison.cells import read_result
-from monai_sc.comparison.grid import CLEAN, METHODS, WITHOUT_CLEAN_CASES, ComparedBundle, find_method, grid_cells
+from monai_sc.comparison.grid import CLEAN, WITHOUT_CLEAN_CASES, ComparedBundle, find_method, grid_cells
 from monai_sc.comparison.paper import PAPER_SIZES, PAPER_TOTALS
 from monai_sc.comparison.progress import GridProgress
 from monai_sc.comparison.runner import claimed, run_cells
@@ -19,6 +19,7 @@ from monai_sc.comparison.settings import settle
 from monai_sc.comparison.summary import Run, summarise
 from monai_sc.comparison.tables import write_tables
 from monai_sc.functional.checks import check_choice
+from monai_sc.names import METHODS
 
 __all__ = ["compare"]
 

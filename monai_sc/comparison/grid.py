@@ -11,11 +11,11 @@ from monai.bundle import ConfigParser
 from monai.config import PathLike
 
 from monai_sc.comparison.cells import GridCell, cell_of_bundle
+from monai_sc.names import METHODS
 
 __all__ = [
     "CLEAN",
     "CLEAN_CASES",
-    "METHODS",
     "METHODS_FOLDER",
     "NO_NOISE",
     "SHIPPED_CONFIGS",
@@ -28,9 +28,6 @@ __all__ = [
 SHIPPED_CONFIGS = Path(__file__).parents[1] / "configs"
 METHODS_FOLDER = SHIPPED_CONFIGS / "methods"
 CLEAN_CASES = SHIPPED_CONFIGS / "clean_cases.json"
-
-METHODS = ("noisy", "gce", "sce", "ct_plus", "elr", "cdr", "qam", "cle", "sc", "clean")
-"""The methods that come with the package, in the order of tables: no method, the compared ones, ours, no noise."""
 
 CLEAN, NO_NOISE = "clean", "none"
 WITHOUT_CLEAN_CASES = ("sc", CLEAN)
@@ -119,7 +116,7 @@ def find_method(method: str) -> tuple[str, Path]:
     Example:
         >>> find_method("guess")
         Traceback (most recent call last):
-        ValueError: method must be one of noisy, gce, sce, ct_plus, elr, cdr, qam, cle, sc, clean, or the path of ...
+        ValueError: method must be one of noisy, ..., sc, clean, or the path of your own .json, got guess.
     """
     file = METHODS_FOLDER / f"{method}.json"
     if not method.endswith(".json"):

@@ -1,6 +1,7 @@
 import pytest
 
 from monai_sc import __main__ as command_line
+from monai_sc.data.preparation.prepare import LAYOUTS
 from monai_sc.data.stand_ins import STAND_INS
 
 
@@ -13,7 +14,7 @@ def test_stand_in_can_be_prepared(tmp_path, capsys, name):
     assert run("stand-in", name, "--out", tmp_path / "raw", "--cases", 1, 1, 1) == 0
     told = capsys.readouterr().out
     assert told == f"A generated stand-in for {name} in {tmp_path / 'raw'}; python -m monai_sc prepare comes next.\n"
-    size = ["--size", *([16] * (3 if name == "brats2020" else 2))]
+    size = ["--size", *([16] * len(LAYOUTS[name].default_size))]
     assert run("prepare", name, "--source", tmp_path / "raw", "--out", tmp_path / "data", "--partial", *size) == 0
     assert "│ train │" in capsys.readouterr().out
 

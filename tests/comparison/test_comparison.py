@@ -10,6 +10,7 @@ from monai_sc.commands.common import seeds
 from monai_sc.comparison import CellsFailedError, compare
 from monai_sc.comparison import cells as cells_module
 from monai_sc.comparison import grid as grid_module
+from monai_sc.names import METHODS
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def methods(tmp_path, monkeypatch):
     """Put small configs in the place of those of the methods; trainings are fake ones."""
     folder = tmp_path / "methods"
     folder.mkdir()
-    for name in grid_module.METHODS:
+    for name in METHODS:
         run = ["$@resume.attach(1)"] if name == "sc" else ["$1"]
         (folder / f"{name}.json").write_text(json.dumps({"run": run}))
     (tmp_path / "clean_cases.json").write_text('{"clean_pretrain_epochs": 1}')
@@ -278,7 +279,7 @@ def test_all_methods_and_one_more(run, bundle, methods, tmp_path, capsys):
     command = ["compare", "--bundle", bundle, "--out", tmp_path / "out", "--methods", f"all,{tmp_path}/my[b]own.json"]
     assert command_line.main([*map(str, command), "--jobs", "4"]) == 0
     told = capsys.readouterr().out
-    assert all(f"│ {name} " in told for name in (*grid_module.METHODS, "my[b]own"))
+    assert all(f"│ {name} " in told for name in (*METHODS, "my[b]own"))
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1", "x", "", "1,", "0,-2"])

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from monai_sc.comparison import CellResult, Run, summarise, write_tables
-from monai_sc.comparison import grid as grid_module
 from monai_sc.comparison.paper import PAPER_SIZES, PAPER_TOTALS
 from monai_sc.comparison.picture import plot_comparison
 from monai_sc.comparison.tables import markdown
+from monai_sc.names import METHODS
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 
@@ -152,5 +152,5 @@ def test_numbers_of_the_paper_are_of_bundles_noises_and_methods_there_are():
     for name, noises in PAPER_TOTALS.items():
         train = json.loads((metadata[name] / "train.json").read_text())
         assert set(noises) <= set(train["noises"])
-        assert all(set(row) <= set(grid_module.METHODS) for row in noises.values())
+        assert all(set(row) <= set(METHODS) for row in noises.values())
     assert set(PAPER_SIZES) <= set(metadata)

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from monai_sc.comparison.grid import METHODS
 from monai_sc.data.stand_ins import STAND_INS
+from monai_sc.names import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "docs").rglob("*.md"))]

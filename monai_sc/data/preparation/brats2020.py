@@ -14,7 +14,7 @@ from monai.data import NibabelReader
 from monai_sc.data.file_checks import Grid, check_same_grid, check_whole
 from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout, SourceCase, visible_files
 
-__all__ = ["Brats2020Layout"]
+__all__ = ["LAYOUT", "Brats2020Layout"]
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 MASK = "seg"
@@ -155,6 +155,9 @@ class Brats2020Layout(Layout):
         if not np.isfinite(values).all():
             raise ValueError(f"{name} must hold finite numbers, got nan or infinity; copy it again from its source.")
         return values, Grid(name, values.shape, np.asarray(image.affine))
+
+
+LAYOUT = Brats2020Layout
 
 
 def _year(case_id: str) -> str:

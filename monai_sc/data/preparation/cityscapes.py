@@ -11,7 +11,7 @@ from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout
 from monai_sc.data.preparation.pictures import check_size, open_label, open_rgb, refuse_unpaired
 from monai_sc.functional import case_seed
 
-__all__ = ["CityscapesLayout"]
+__all__ = ["LAYOUT", "CityscapesLayout"]
 
 CAR = 26
 LABEL_IDS = range(34)
@@ -133,6 +133,9 @@ class CityscapesLayout(Layout):
 
     def options(self) -> dict[str, float]:
         return {"min_car_share": self.min_car_share}
+
+
+LAYOUT = CityscapesLayout
 
 
 def _open_ids(file: Path) -> np.ndarray:

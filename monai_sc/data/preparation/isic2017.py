@@ -8,7 +8,7 @@ from pathlib import Path
 from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout, SourceCase, visible_files
 from monai_sc.data.preparation.pictures import check_size, open_label, open_rgb, refuse_unpaired
 
-__all__ = ["Isic2017Layout"]
+__all__ = ["LAYOUT", "Isic2017Layout"]
 
 
 class Isic2017Layout(Layout):
@@ -70,3 +70,6 @@ class Isic2017Layout(Layout):
         mask = open_label(case.files["mask"], [0, 255], ["L", "1"])
         check_size(mask, image, case.files["mask"])
         return Content(image, mask[None] > 0)
+
+
+LAYOUT = Isic2017Layout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
@@ -13,21 +14,18 @@ import numpy as np
 from monai.config import PathLike
 
 from monai_sc.data.cases import check_list
-from monai_sc.data.preparation.brats2020 import Brats2020Layout
-from monai_sc.data.preparation.cityscapes import CityscapesLayout
-from monai_sc.data.preparation.isic2017 import Isic2017Layout
-from monai_sc.data.preparation.jsrt import JsrtLayout
 from monai_sc.data.preparation.layout import SPLITS, Layout, SourceCase
-from monai_sc.data.preparation.lidc_idri import LidcIdriLayout
 from monai_sc.data.preparation.prepared import PREPARED, read_prepared
 from monai_sc.data.preparation.splits import draw_splits
 from monai_sc.data.preparation.workplace import PreparationError, Workplace, difference_of, unfinished
 from monai_sc.functional.checks import check_choice
+from monai_sc.names import DATA_SETS
 
 __all__ = ["LAYOUTS", "Preparation", "PreparationError", "prepare"]
 
-KNOWN: Sequence[type[Layout]] = (Brats2020Layout, CityscapesLayout, Isic2017Layout, JsrtLayout, LidcIdriLayout)
-LAYOUTS = {layout.name: layout for layout in KNOWN}
+LAYOUTS: dict[str, type[Layout]] = {
+    name: import_module(f"monai_sc.data.preparation.{name}").LAYOUT for name in DATA_SETS
+}
 """The data sets by name."""
 
 
@@ -72,7 +70,7 @@ def prepare(
     same call goes on where one was stopped. One case is in memory at a time.
 
     Args:
-        name: of the data set: ``"brats2020"``, ``"cityscapes"``, ``"isic2017"``, ``"jsrt"`` or ``"lidc_idri"``.
+        name: of the data set, such as ``"isic2017"``; ``python -m monai_sc prepare --help`` lists them.
         source: the folder as it was unpacked.
         out: a folder that does not exist yet, or that the same call made.
         size: spatial size of the prepared files, in the order of MONAI's axes: width, height, (depth).

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from monai_sc.data.stand_ins.brats2020 import write_brats2020
-from monai_sc.data.stand_ins.cityscapes import write_cityscapes
-from monai_sc.data.stand_ins.isic2017 import write_isic2017
-from monai_sc.data.stand_ins.jsrt import write_jsrt
-from monai_sc.data.stand_ins.lidc_idri import write_lidc_idri
+from collections.abc import Callable
+from importlib import import_module
+
+from monai_sc.names import DATA_SETS
 
 __all__ = ["STAND_INS"]
 
-STAND_INS = {
-    "brats2020": write_brats2020,
-    "cityscapes": write_cityscapes,
-    "isic2017": write_isic2017,
-    "jsrt": write_jsrt,
-    "lidc_idri": write_lidc_idri,
+STAND_INS: dict[str, Callable[..., None]] = {
+    name: getattr(import_module(f"monai_sc.data.stand_ins.{name}"), f"write_{name}") for name in DATA_SETS
 }
 """What writes the stand-in of a data set, by its name."""

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from monai_sc.data.stand_ins.brats2020 import write_brats2020
-from monai_sc.data.stand_ins.cityscapes import write_cityscapes
-from monai_sc.data.stand_ins.isic2017 import write_isic2017
-from monai_sc.data.stand_ins.jsrt import write_jsrt, write_jsrt_ready
-from monai_sc.data.stand_ins.lidc_idri import write_lidc_crops, write_lidc_idri, write_lidc_slices
+from monai_sc.data.stand_ins import STAND_INS
+from monai_sc.data.stand_ins.jsrt import write_jsrt_ready
+from monai_sc.data.stand_ins.lidc_idri import write_lidc_crops, write_lidc_slices
 
 WRITERS = {
-    "brats2020": write_brats2020,
-    "cityscapes": write_cityscapes,
-    "isic2017": write_isic2017,
-    "jsrt": write_jsrt,
+    **STAND_INS,
     "jsrt-ready": write_jsrt_ready,
-    "lidc": write_lidc_idri,
-    "lidc-crops": write_lidc_crops,
-    "lidc-slices": write_lidc_slices,
+    "lidc_idri-crops": write_lidc_crops,
+    "lidc_idri-slices": write_lidc_slices,
 }
 
 

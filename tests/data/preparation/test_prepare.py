@@ -67,17 +67,14 @@ def linear(image, size):
 
 
 LAYOUT_CASES = [
-    pytest.param("brats2020", "brats2020", {}, (24, 48, 40), id="brats2020"),
+    *(pytest.param(name, name, {}, (64, 40, 24)[: len(LAYOUTS[name].default_size)], id=name) for name in LAYOUTS),
     pytest.param("brats2020", "brats2020", {"modalities": ["t1ce", "flair"]}, None, id="brats2020-two-native"),
-    pytest.param("cityscapes", "cityscapes", {"min_car_share": 0}, (64, 40), id="cityscapes"),
-    pytest.param("cityscapes", "cityscapes", {}, None, id="cityscapes-native"),
-    pytest.param("isic2017", "isic2017", {}, (50, 90), id="isic2017"),
+    pytest.param("cityscapes", "cityscapes", {"min_car_share": 0}, None, id="cityscapes-native"),
     pytest.param("isic2017", "isic2017", {}, None, id="isic2017-native"),
-    pytest.param("jsrt", "jsrt", {}, (256, 200), id="jsrt"),
     pytest.param("jsrt", "jsrt-ready", {}, (256, 256), id="jsrt-ready"),
-    pytest.param("lidc_idri", "lidc", {"agreement": 2, "noisy": "intersection"}, None, id="lidc-native"),
-    pytest.param("lidc_idri", "lidc-crops", {"noisy": "annotator-2"}, (64, 128), id="lidc-crops"),
-    pytest.param("lidc_idri", "lidc-slices", {"agreement": 4}, (128, 128), id="lidc-slices"),
+    pytest.param("lidc_idri", "lidc_idri", {"agreement": 2, "noisy": "intersection"}, None, id="lidc-native"),
+    pytest.param("lidc_idri", "lidc_idri-crops", {"noisy": "annotator-2"}, (64, 128), id="lidc-crops"),
+    pytest.param("lidc_idri", "lidc_idri-slices", {"agreement": 4}, (128, 128), id="lidc-slices"),
 ]
 
 
@@ -270,12 +267,16 @@ def test_wrong_argument_is_refused(stand_in, tmp_path, options, wording):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_layouts_have_the_names_of_their_modules():
+    assert {name: layout.name for name, layout in LAYOUTS.items()} == {name: name for name in LAYOUTS}
+
+
 def test_unknown_data_set_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"^name must be one of .*brats2020.*, got 'coco'"):
         make("coco", tmp_path, tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["brats2020", "cityscapes", "isic2017", "jsrt"])
+@pytest.mark.parametrize("name", sorted({*LAYOUTS} - {"lidc_idri"}))
 def test_options_of_another_data_set_are_refused(tmp_path, name):
     (tmp_path / "source").mkdir()
     with pytest.raises(ValueError, match=rf"^agreement is no option of {name}, which has .*; leave it out\.$"):

@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from monai_sc.data.preparation.lidc_idri.layout import LidcIdriLayout
 
-__all__ = ["LidcIdriLayout"]
+__all__ = ["LAYOUT", "LidcIdriLayout"]
+
+LAYOUT = LidcIdriLayout
