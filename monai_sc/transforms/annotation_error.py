@@ -10,8 +10,14 @@ from monai.config import KeysCollection, NdarrayOrTensor
 from typing_extensions import Unpack
 
 from monai_sc.functional.annotation_error import coarsen_contour, drop_components, shift_boundary, translate_label
-from monai_sc.functional.checks import Range, check_choice, check_range, ranges_per_channel
-from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised, slice_axis_of
+from monai_sc.functional.checks import Range, check_choice, check_range
+from monai_sc.transforms.label_noise import (
+    LabelNoiseOptions,
+    RandLabelNoise,
+    RandLabelNoised,
+    random_lengths,
+    slice_axis_of,
+)
 
 __all__ = [
     "RandCoarsenContour",
@@ -60,7 +66,7 @@ class RandDilateErodeLabel(RandLabelNoise):
     ) -> NdarrayOrTensor:
         distances = [
             length * (1 if rng.random() < 0.5 else -1)
-            for length, rng in _lengths(self.radius, len(masks), "radius", seed)
+            for length, rng in random_lengths(self.radius, len(masks), "radius", seed)
         ]
         return shift_boundary(masks, distances, spacing=spacing)
 
@@ -146,7 +152,7 @@ class RandCoarsenContour(RandLabelNoise):
         axis = self.slice_axis
         if axis is None:
             axis = slice_axis_of(label) if masks.ndim == 4 else -1
-        distances = [length for length, _ in _lengths(self.vertex_distance, len(masks), "vertex_distance", seed)]
+        distances = [length for length, _ in random_lengths(self.vertex_distance, len(masks), "vertex_distance", seed)]
         return coarsen_contour(masks, distances, spacing=spacing, slice_axis=axis, seed=seed)
 
 
@@ -195,7 +201,7 @@ class RandTranslateLabel(RandLabelNoise):
         if ndim == 3:
             moving[slice_axis_of(label) if self.slice_axis is None else self.slice_axis] = 0
         shifts: list[Any] = []
-        for length, rng in _lengths(self.distance, len(masks), "distance", seed):
+        for length, rng in random_lengths(self.distance, len(masks), "distance", seed):
             direction = rng.normal(size=ndim) * moving  # of uniform direction, whatever the number of axes
             shifts.append(length * direction / np.linalg.norm(direction) / (1 if spacing is None else spacing))
         return translate_label(masks, shifts)
@@ -301,17 +307,6 @@ class RandTranslateLabeld(RandLabelNoised):
         super().__init__(
             keys, RandTranslateLabel(prob, distance=distance, slice_axis=slice_axis, **options), allow_missing_keys
         )
-
-
-def _lengths(
-    value: Range | Sequence[Range], channels: int, name: str, seed: int
-) -> list[tuple[float, np.random.Generator]]:
-    """Return for each channel a length that is drawn uniformly from its range, and the generator for more draws."""
-    drawn = []
-    for channel, (low, high) in enumerate(ranges_per_channel(value, channels, name)):
-        rng = np.random.default_rng([seed, channel])
-        drawn.append((rng.uniform(low, high), rng))
-    return drawn
 
 
 RandCoarsenContourD = RandCoarsenContourDict = RandCoarsenContourd

@@ -11,12 +11,12 @@ from monai.data import get_track_meta
 from monai.transforms import MapTransform, Randomizable, RandomizableTransform
 from monai.utils import TransformBackends, convert_to_tensor
 
-from monai_sc.functional.checks import check_choice
+from monai_sc.functional.checks import Range, check_choice, ranges_per_channel
 from monai_sc.functional.label_map import OVERLAPS, check_classes, merge_masks, split_label_map
 from monai_sc.functional.noise import acquisition_axis
 from monai_sc.transforms.distance import spacing_in_mm, spacing_of
 
-__all__ = ["LabelNoiseOptions", "RandLabelNoise", "RandLabelNoised", "slice_axis_of"]
+__all__ = ["LabelNoiseOptions", "RandLabelNoise", "RandLabelNoised", "random_lengths", "slice_axis_of"]
 
 
 class LabelNoiseOptions(TypedDict, total=False):
@@ -147,3 +147,24 @@ def slice_axis_of(label: NdarrayOrTensor) -> int:
             "label must be a MetaTensor with an affine, to know along which axis its slices lie; give slice_axis."
         )
     return acquisition_axis(spacing)
+
+
+def random_lengths(
+    value: Range | Sequence[Range], channels: int, name: str, seed: int
+) -> list[tuple[float, np.random.Generator]]:
+    """Return for each channel a length that is drawn uniformly from its range, and the generator for more draws.
+
+    Args:
+        value: ``(low, high)``, or one such pair per channel.
+        channels: number of them.
+        name: of the argument, for messages.
+        seed: of the draw; a channel's depends on it and on the channel's number only.
+
+    Raises:
+        ValueError: when there is not one pair per channel.
+    """
+    drawn = []
+    for channel, (low, high) in enumerate(ranges_per_channel(value, channels, name)):
+        rng = np.random.default_rng([seed, channel])
+        drawn.append((rng.uniform(low, high), rng))
+    return drawn

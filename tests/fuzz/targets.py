@@ -6,6 +6,7 @@ import contextlib
 import io
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import nibabel as nib
 import numpy as np
 import torch
 
-from monai_sc import functional, losses, transforms
+from monai_sc import functional, losses
 from monai_sc.__main__ import main
 from monai_sc.data import LabelStore
+from tests.transforms.test_label_noise import NOISES
 
 from . import inputs
+
+OTHER_LOSSES = {"CaseMapLoss", "EarlyLearningRegularizationLoss"}  # whose labels carry a map of the case
 
 Call = tuple[list[Any], Callable[[], Any], Callable[[Any], bool]]
 """Inputs that must stay as they are, the call, and whether its result is right."""
@@ -154,9 +158,9 @@ def label_map(rng) -> Call:
     )
 
 
-def transform_of(make: Callable[[np.random.Generator], Callable[[Any], Any]]):
+def transform_of(make: Callable[[], Callable[[Any], Any]]):
     def target(rng) -> Call:
-        label, transform = label_of(rng), make(rng)
+        label, transform = label_of(rng), make()
         return [label], lambda: transform(label), is_mask_like(label)
 
     return target
@@ -293,13 +297,8 @@ TARGETS: dict[str, Callable[[np.random.Generator], Call]] = {
         is_label_like,
         lambda rng, n: {"shift": [float(s) for s in rng.normal(0, 4, max(n, 0) if rng.random() < 0.9 else 5)]},
     ),
-    "RandMarkovLabelNoise": transform_of(
-        lambda rng: transforms.RandMarkovLabelNoise(1.0, num_steps=4, expansion_prob=0.6, march_prob=0.3)
-    ),
-    "RandDilateErodeLabel": transform_of(lambda rng: transforms.RandDilateErodeLabel(1.0, radius=(1, 3))),
-    "RandDropComponents": transform_of(lambda rng: transforms.RandDropComponents(1.0, drop_prob=0.5)),
-    "GeneralizedCrossEntropyLoss": loss_of(losses.GeneralizedCrossEntropyLoss),
-    "SymmetricCrossEntropyLoss": loss_of(losses.SymmetricCrossEntropyLoss),
+    **{noise.__name__: transform_of(partial(noise, 1.0, **options)) for noise, options in NOISES.items()},
+    **{name: loss_of(getattr(losses, name)) for name in losses.__all__ if name not in OTHER_LOSSES},
     "LabelStore": store,
     "audit": audit,
 }

@@ -185,3 +185,9 @@ def test_weight_of_another_shape_is_refused():
 def test_nothing_is_kept_without_a_threshold():
     with pytest.raises(ValueError, match=r"^threshold must be in \(0, 1\) to tell which voxels are kept, got None\.$"):
         GeneralizedCrossEntropyLoss().kept(*example((3, 4)))
+
+
+@pytest.mark.parametrize(("threshold", "refresh"), [(None, None), (0.5, 20)], ids=["plain", "truncated"])
+def test_flipped_labels_harm_less_than_with_cross_entropy(gain_on_flips, threshold, refresh):
+    loss = GeneralizedCrossEntropyLoss(output="softmax", threshold=threshold)
+    assert gain_on_flips(loss, refresh) > 0.1

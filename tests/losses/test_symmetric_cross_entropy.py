@@ -132,3 +132,7 @@ def test_deep_supervision_sums_the_levels(output):
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SymmetricCrossEntropyLoss(**options)
+
+
+def test_flipped_labels_harm_less_than_with_cross_entropy(gain_on_flips):
+    assert gain_on_flips(SymmetricCrossEntropyLoss(output="softmax", alpha=0.1, beta=1)) > 0.1

@@ -8,6 +8,7 @@ import pytest
 import torch
 from monai.data import MetaTensor
 
+from monai_sc import transforms
 from monai_sc.functional import (
     NOISE_PRESETS,
     coarsen_contour,
@@ -27,6 +28,7 @@ from monai_sc.transforms import (
     RandDropComponentsd,
     RandInnerHoles,
     RandInnerHolesd,
+    RandLabelNoise,
     RandMarkovLabelNoise,
     RandMarkovLabelNoised,
     RandTranslateLabel,
@@ -35,14 +37,15 @@ from monai_sc.transforms import (
 )
 
 NOISE = {"num_steps": 5, "expansion_prob": 0.7, "march_prob": 0.5}
-MAPS = [
-    pytest.param(RandMarkovLabelNoise, NOISE, id="markov"),
-    pytest.param(RandDilateErodeLabel, {"radius": (1, 3)}, id="dilate-erode"),
-    pytest.param(RandDropComponents, {"drop_prob": 0.5}, id="drop"),
-    pytest.param(RandCoarsenContour, {"vertex_distance": (5, 9), "slice_axis": 0}, id="coarsen"),
-    pytest.param(RandInnerHoles, {"number": (3, 3), "radius": (0, 0.9)}, id="holes"),
-    pytest.param(RandTranslateLabel, {"distance": (1, 3), "slice_axis": 0}, id="translate"),
-]
+NOISES = {  # with options by which small labels change; what every noise must do is tested here, in test_noise and fuzz
+    RandMarkovLabelNoise: NOISE,
+    RandDilateErodeLabel: {"radius": (1, 3)},
+    RandDropComponents: {"drop_prob": 0.5},
+    RandCoarsenContour: {"vertex_distance": (4, 9), "slice_axis": 0},
+    RandInnerHoles: {"number": (2, 4), "radius": (0, 0.9)},
+    RandTranslateLabel: {"distance": (1.5, 4), "slice_axis": 0},
+}
+MAPS = [pytest.param(noise, options, id=noise.__name__) for noise, options in NOISES.items()]
 
 
 def label_map(shape=(30, 32)):
@@ -57,6 +60,12 @@ def label_map(shape=(30, 32)):
 
 def as_meta(array, spacing):
     return MetaTensor(torch.as_tensor(array), affine=np.diag([*spacing, 1.0]))
+
+
+def test_every_noise_is_tested():
+    exported = [getattr(transforms, name) for name in transforms.__all__]
+    noises = {one for one in exported if isinstance(one, type) and issubclass(one, RandLabelNoise)}
+    assert noises - {RandLabelNoise} == {*NOISES}
 
 
 @pytest.mark.parametrize(("transform", "options"), MAPS)

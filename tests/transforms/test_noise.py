@@ -17,38 +17,25 @@ from monai_sc.transforms import (
     MarkovLabelNoise,
     MarkovLabelNoised,
     RandCoarsenContour,
-    RandCoarsenContourd,
     RandDilateErodeLabel,
     RandDilateErodeLabeld,
-    RandInnerHoles,
-    RandInnerHolesd,
+    RandDropComponents,
     RandMarkovLabelNoise,
     RandMarkovLabelNoised,
-    RandTranslateLabel,
-    RandTranslateLabeld,
 )
+from tests.transforms.test_label_noise import NOISES
 
 NOISE = {"num_steps": 3, "expansion_prob": 0.6, "march_prob": 0.5, "flip_prob": 0.02}
-RADIUS = {"radius": (1, 3)}
-VERTICES = {"vertex_distance": (4, 9), "slice_axis": 0}
-HOLES = {"number": (2, 4), "radius": (0, 1)}
-TRANSLATION = {"distance": (1.5, 4), "slice_axis": 0}
 FIXED = pytest.param(MarkovLabelNoised, NOISE, id="MarkovLabelNoised")
+OPTIONS = {noise: {"prob": 1.0, **options} for noise, options in NOISES.items()}
+OPTIONS[RandMarkovLabelNoise] = {"prob": 1.0, **NOISE}
+OPTIONS[RandDropComponents] = {"prob": 1.0, "drop_prob": 0.9}
+RANDOM_ARRAY = [pytest.param(noise, options, id=noise.__name__) for noise, options in OPTIONS.items()]
 RANDOM = [
-    pytest.param(RandMarkovLabelNoised, {"prob": 1.0, **NOISE}, id="RandMarkovLabelNoised"),
-    pytest.param(RandDilateErodeLabeld, {"prob": 1.0, **RADIUS}, id="RandDilateErodeLabeld"),
-    pytest.param(RandCoarsenContourd, {"prob": 1.0, **VERTICES}, id="RandCoarsenContourd"),
-    pytest.param(RandInnerHolesd, {"prob": 1.0, **HOLES}, id="RandInnerHolesd"),
-    pytest.param(RandTranslateLabeld, {"prob": 1.0, **TRANSLATION}, id="RandTranslateLabeld"),
+    pytest.param(getattr(transforms, f"{noise.__name__}d"), options, id=f"{noise.__name__}d")
+    for noise, options in OPTIONS.items()
 ]
 DICTIONARY = [FIXED, *RANDOM]
-RANDOM_ARRAY = [
-    pytest.param(RandMarkovLabelNoise, {"prob": 1.0, **NOISE}, id="RandMarkovLabelNoise"),
-    pytest.param(RandDilateErodeLabel, {"prob": 1.0, **RADIUS}, id="RandDilateErodeLabel"),
-    pytest.param(RandCoarsenContour, {"prob": 1.0, **VERTICES}, id="RandCoarsenContour"),
-    pytest.param(RandInnerHoles, {"prob": 1.0, **HOLES}, id="RandInnerHoles"),
-    pytest.param(RandTranslateLabel, {"prob": 1.0, **TRANSLATION}, id="RandTranslateLabel"),
-]
 
 
 def values(x):
@@ -183,12 +170,13 @@ def test_fixed_noise_is_the_same_in_every_epoch_worker_order_and_cache(loader_of
     assert read_epoch(loader_of(cases[::-1], transform)) == expected
 
 
-@pytest.mark.parametrize(("transform", "options"), RANDOM)
+@pytest.mark.parametrize(
+    ("transform", "options"), [(RandMarkovLabelNoised, NOISE), (RandDilateErodeLabeld, {"radius": (0, 9)})]
+)
 def test_random_noise_is_drawn_anew_for_every_case_and_epoch(loader_of, transform, options):
     torch.manual_seed(0)  # the seed of the workers
-    options = {**options, "radius": (0, 9)} if "radius" in options else options
     cases = make_cases(6)
-    loader = loader_of(cases, Compose([transform("label", **options)]).set_random_state(0))
+    loader = loader_of(cases, Compose([transform("label", 1.0, **options)]).set_random_state(0))
     epochs = [read_epoch(loader) for _ in range(3)]
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
     draws = {str(label) for epoch in epochs for label in epoch.values()}
@@ -334,11 +322,10 @@ def test_radius_in_mm_of_a_label_without_an_affine_is_refused(label):
             noise(given)
 
 
-@pytest.mark.parametrize(("transform", "options"), RANDOM[:3])
-def test_channel_without_a_boundary_is_changed_to_itself(transform, options):
-    options = {**options, "flip_prob": 0.0} if transform is RandMarkovLabelNoised else options
+@pytest.mark.parametrize("transform", [RandMarkovLabelNoise, RandDilateErodeLabel, RandCoarsenContour])
+def test_channel_without_a_boundary_is_changed_to_itself(transform):
     label = torch.stack([torch.zeros(6, 6), torch.ones(6, 6)])
-    assert torch.equal(transform("label", **options)({"label": label})["label"].as_tensor(), label)
+    assert torch.equal(transform(1.0, **NOISES[transform])(label).as_tensor(), label)
 
 
 @pytest.mark.parametrize(("transform", "options"), DICTIONARY)
@@ -354,7 +341,7 @@ def test_missing_case_id_is_refused(label):
         MarkovLabelNoised("label", **NOISE, id_key="name")({"label": label})
 
 
-@pytest.mark.parametrize("name", ["MarkovLabelNoise", *(p.id for p in RANDOM_ARRAY), "RandDropComponents"])
+@pytest.mark.parametrize("name", ["MarkovLabelNoise", *(noise.__name__ for noise in NOISES)])
 def test_aliases_are_the_dictionary_version(name):
     dictionary = getattr(transforms, f"{name}d")
     assert getattr(transforms, f"{name}D") is getattr(transforms, f"{name}Dict") is dictionary
@@ -437,8 +424,7 @@ def test_radius_for_another_number_of_channels_is_refused(label):
         RandDilateErodeLabel(1.0, radius=((1, 2),) * 3)(label)
 
 
-@pytest.mark.parametrize("transform", [RandMarkovLabelNoise, RandDilateErodeLabel])
-def test_label_that_is_not_binary_is_refused(label, transform):
-    options = NOISE if transform is RandMarkovLabelNoise else RADIUS
+@pytest.mark.parametrize(("transform", "options"), RANDOM_ARRAY)
+def test_label_that_is_not_binary_is_refused(label, transform, options):
     with pytest.raises(ValueError, match=r"^label must be binary, only 0 and 1 in every channel, got 255;"):
-        transform(1.0, **options)(label * 255)
+        transform(**options)(label * 255)
