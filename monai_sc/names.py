@@ -4,10 +4,27 @@ from __future__ import annotations
 
 __all__ = ["DATA_SETS", "METHODS"]
 
-METHODS = ("noisy", "gce", "sce", "ct_plus", "elr", "cdr", "qam", "cle", "sc", "clean")
+METHODS = (
+    "noisy",
+    "gce",
+    "sce",
+    "ct_plus",
+    "elr",
+    "cdr",
+    "qam",
+    "cle",
+    "sc",
+    "clean",
+)
 """The methods that come with the package, in the order of tables: no method, the compared ones, ours, no noise. Each is
 a file ``NAME.json`` in ``monai_sc/configs/methods``."""
 
-DATA_SETS = ("brats2020", "cityscapes", "isic2017", "jsrt", "lidc_idri")
+DATA_SETS = (
+    "brats2020",
+    "cityscapes",
+    "isic2017",
+    "jsrt",
+    "lidc_idri",
+)
 """The data sets that can be prepared. Each is a module ``NAME`` in ``monai_sc.data.preparation`` with its ``LAYOUT``,
 and one in ``monai_sc.data.stand_ins`` with ``write_NAME``."""
