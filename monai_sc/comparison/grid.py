@@ -11,6 +11,7 @@ from monai.bundle import ConfigParser
 from monai.config import PathLike
 
 from monai_sc.comparison.cells import GridCell, cell_of_bundle
+from monai_sc.data.cases import check_name
 from monai_sc.names import METHODS
 
 __all__ = [
@@ -126,6 +127,7 @@ def find_method(method: str) -> tuple[str, Path]:
             )
         return method, file
     own = Path(method)
+    check_name(own.stem, "The name of a method")  # a folder is called so
     if own.stem in METHODS:
         raise ValueError(f"{own} must not have the name of a method of the package; rename it.")
     if not {"run", "+run"} & set(_read_json(own)):

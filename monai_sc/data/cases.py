@@ -17,6 +17,7 @@ Case = dict[str, Any]
 reports only; ``foreground``, the value of the foreground in the label files, where it is not 1; ``trusted``, a mask
 file, or one per class, of voxels whose label stays."""
 
+UNFIT_NAME = re.compile(r"^\.|^[A-Za-z]:|[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 RESERVED = ("round.json", "manifest.jsonl")  # file names beside the folders of the cases in a label store
 
 
@@ -32,11 +33,11 @@ def check_name(name: object, what: str) -> None:
     Raises:
         ValueError: when ``name`` is not a string, or cannot be one part of a path.
     """
-    fits = isinstance(name, str) and re.fullmatch(r"[^./\\\x00\ud800-\udfff][^/\\\x00\ud800-\udfff]*", name)
-    if not fits or len(str(name).encode()) > 200:
+    fits = isinstance(name, str) and UNFIT_NAME.search(name) is None
+    if not fits or not 0 < len(str(name).encode()) <= 200:
         raise ValueError(
-            f"{what} must be a string that can name a file: without slashes, not starting with a dot, of at most 200 "
-            f"bytes, got {name!r}."
+            f"{what} must be a string that can name a file: without slashes and control characters, not starting with "
+            f"a dot or a drive such as C:, of at most 200 bytes, got {name!r}."
         )
 
 

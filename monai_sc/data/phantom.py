@@ -14,7 +14,7 @@ from monai.data import create_test_image_2d, create_test_image_3d
 from monai.transforms import GaussianSmooth, RandBiasField
 from scipy import ndimage
 
-from monai_sc.data.cases import Case
+from monai_sc.data.cases import Case, check_name
 from monai_sc.functional import case_seed
 
 __all__ = ["PHANTOM_CLASSES", "phantom_cases", "phantom_image"]
@@ -66,15 +66,17 @@ def phantom_cases(
 
     Args:
         dataset_dir: is made if it does not exist; files that are there already are used as they are.
-        split: names a folder, and goes into the seed, so that splits differ.
+        split: begins the name of a folder, and goes into the seed, so that splits differ.
         num_cases: at least 1.
         size: of the images, 2 or 3 axes.
         pixel_mm: size of a voxel, which goes into the affine.
         seed: of the data set.
 
     Raises:
-        ValueError: when ``num_cases`` is under 1, or ``size`` is not fit for :py:func:`phantom_image`.
+        ValueError: when ``num_cases`` is under 1, ``split`` cannot name a folder, or ``size`` is not fit for
+            :py:func:`phantom_image`.
     """
+    check_name(split, "split")
     if num_cases < 1:
         raise ValueError(f"num_cases must be at least 1, got {num_cases}.")
     shape = "x".join(str(n) for n in size)
