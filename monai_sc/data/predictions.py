@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -13,6 +14,7 @@ __all__ = ["Prediction", "find_prediction", "load_prediction"]
 
 SUFFIXES = (".npz", ".nii.gz", ".nii")
 PROBABILITY_KEYS = ("probabilities", "softmax")  # nnU-Net v2 and v1
+MAX_CHANNELS = 1024  # of a prediction: far above any, far below what a file of a few bytes can tell
 
 
 @dataclass(frozen=True)
@@ -60,47 +62,76 @@ def load_prediction(path: Path, shape: tuple[int, ...], affine: np.ndarray | Non
     axis of length 1 for pictures; or ``logits`` in the same order. The pickle file that nnU-Net puts beside it is not
     opened, since a pickle can run code: the label file has the geometry.
 
+    No voxel is read before the header of the file has told that its shape fits, whatever it would unpack to.
+
     Raises:
         ValueError: when the file cannot be read, or its shape or affine is not that of the label.
     """
     try:
         if path.suffix == ".npz":
-            values, sure = _from_npz(path, len(shape))
+            values, sure = _from_npz(path, shape)
         else:
-            image = nib.load(path)
-            values, sure = np.asarray(image.dataobj, dtype=np.float32), None  # type: ignore[attr-defined]
-            found = np.asarray(image.affine)  # type: ignore[attr-defined]
-            if values.ndim > len(shape) + 1 and values.shape[len(shape) : -1] == (1,) * (values.ndim - len(shape) - 1):
-                values = values.reshape(*shape, values.shape[-1]) if values.shape[: len(shape)] == shape else values
+            image: Any = nib.load(path)
+            told = image.shape
+            if len(told) > len(shape) + 1 and told[len(shape) : -1] == (1,) * (len(told) - len(shape) - 1):
+                told = (*told[: len(shape)], told[-1])  # with an axis of time, of length 1
+            _check_shape(path, (1, *told) if len(told) == len(shape) else (told[-1], *told[:-1]), shape)
+            values, sure = np.asarray(image.dataobj, dtype=np.float32).reshape(told), None
             values = values[None] if values.ndim == len(shape) else np.moveaxis(values, -1, 0)
+            found = np.asarray(image.affine)
             if affine is not None and not np.allclose(found, affine, atol=1e-3):
                 raise ValueError(
                     f"its affine must be that of the label, {affine.round(3).tolist()}, got {found.round(3).tolist()}; "
                     "export it in the geometry of the label"
                 )
+    except _OtherGridError:
+        raise
     except ValueError as error:
         raise ValueError(f"Prediction {path} cannot be used: {str(error).rstrip('.')}.") from error
     except Exception as error:  # each of the readers has its own
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"Prediction {path} cannot be read: {text.rstrip('.')}.") from error
-    if values.shape[1:] != shape:
-        raise ValueError(
-            f"Prediction {path} must lie on the grid of its label, {shape}, got {values.shape[1:]}; export it in the "
-            "geometry of the label."
-        )
     if not np.isfinite(values).all():
         raise ValueError(f"Prediction {path} must be finite, got nan or infinite values.")
     return Prediction(values, sure)
 
 
-def _from_npz(path: Path, ndim: int) -> tuple[np.ndarray, bool]:
+class _OtherGridError(ValueError):
+    """A prediction has another shape than its label."""
+
+
+def _check_shape(path: Path, told: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Refuse a shape ``(channels, *spatial)`` that a file tells, if a prediction for ``shape`` cannot have it."""
+    if told[1:] != shape:
+        raise _OtherGridError(
+            f"Prediction {path} must lie on the grid of its label, {shape}, got {told[1:]}; export it in the geometry "
+            "of the label."
+        )
+    if not 0 < told[0] <= MAX_CHANNELS:
+        raise ValueError(f"it must hold 1 to {MAX_CHANNELS} channels, got {told[0]}")
+
+
+def _from_npz(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, bool]:
     if not zipfile.is_zipfile(path):
         raise ValueError("it is no npz file")
     with np.load(path, allow_pickle=False) as content:
         keys = [key for key in (*PROBABILITY_KEYS, "logits") if key in content.files]
         if not keys:
             raise ValueError(f"it must hold 'probabilities', 'softmax' or 'logits', got {content.files}")
-        values = np.asarray(content[keys[0]], dtype=np.float32)
-    if values.ndim == ndim + 2 and values.shape[1] == 1:
-        values = values[:, 0]
+        told, dtype = _header(content.zip, keys[0])
+        if dtype.kind not in "biuf":
+            raise ValueError(f"it must hold numbers, got {dtype}")
+        if len(told) == len(shape) + 2 and told[1] == 1:
+            told = (told[0], *told[2:])
+        _check_shape(path, (*told[:1], *told[:0:-1]), shape)
+        values = np.asarray(content[keys[0]], dtype=np.float32).reshape(told)
     return np.moveaxis(values, range(1, values.ndim), range(values.ndim - 1, 0, -1)), keys[0] in PROBABILITY_KEYS
+
+
+def _header(archive: zipfile.ZipFile, key: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Return what the header of an array in an npz file tells: its shape and its type."""
+    with archive.open(key if key in archive.namelist() else f"{key}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return shape, dtype

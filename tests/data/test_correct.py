@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import tracemalloc
+import zipfile
 
 import nibabel as nib
 import numpy as np
@@ -252,6 +255,45 @@ def test_prediction_is_found_by_the_name_of_its_label(tmp_path):
     assert found.are_probabilities is False
     with pytest.raises(FileNotFoundError, match=r"holds no prediction of b\.png: no b\.npz or \.nii\.gz or \.nii\.$"):
         find_prediction(tmp_path, "b.png")
+
+
+def bomb(shape, descr="'<f4'"):
+    """Return an npy file of any size as its header alone."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (bomb((1, 90000, 90000, 90000)), r"must lie on the grid of its label, \(2, 3\), got \(90000, 90000, 90000\)"),
+        (bomb((90000, 90000)), r"must lie on the grid of its label, \(2, 3\), got \(90000,\)"),
+        (bomb((10**9, 3, 2)), r"cannot be used: it must hold 1 to 1024 channels, got 1000000000\.$"),
+        (bomb((1, 3, 2), "'|V99999999'"), r"cannot be used: it must hold numbers, got \|V99999999\.$"),
+        (bomb((1, 3, 2), "'|O'"), r"cannot be used: it must hold numbers, got object\.$"),
+        (b"no array", r"cannot be used: "),
+    ],
+    ids=["volume", "axes", "channels", "voxels-of-many-bytes", "objects", "no-array"],
+)
+def test_prediction_that_would_fill_the_memory_is_refused_by_its_header(tmp_path, content, message):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("logits.npy", content)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=rf"^Prediction .*a\.npz {message}"):
+        load_prediction(tmp_path / "a.npz", (2, 3), None)
+    assert tracemalloc.get_traced_memory()[1] < 1e6
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("shape", [(30000, 30000, 30000), (2, 3, 4, 30000)], ids=["voxels", "channels"])
+def test_volume_that_would_fill_the_memory_is_refused_by_its_header(tmp_path, shape):
+    header = nib.Nifti1Header()
+    header.set_data_shape(shape)
+    header["magic"], header["vox_offset"] = b"n+1", 352
+    with gzip.open(tmp_path / "a.nii.gz", "wb") as file:
+        file.write(header.binaryblock + bytes(1000))
+    with pytest.raises(ValueError, match=r"a\.nii\.gz (must lie on the grid of|cannot be used: it must hold 1) "):
+        load_prediction(tmp_path / "a.nii.gz", (2, 3, 4), np.eye(4))
 
 
 def test_prediction_with_another_affine_is_refused(tmp_path):
