@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +11,8 @@ from monai_sc.comparison.paper import PAPER_ITERATIONS
 from monai_sc.comparison.picture import plot_comparison
 from monai_sc.comparison.summary import MEAN, SIGNIFICANT, Run, run_rows, size_text
 from monai_sc.correction.state import plain
-from monai_sc.data.durable import naming, replace_synced
+from monai_sc.data.durable import replace_synced, replacing
+from monai_sc.reports.spreadsheet import csv_text
 
 __all__ = ["dice_text", "difference_text", "markdown", "write_tables"]
 
@@ -38,19 +37,12 @@ def write_tables(
     rows = run_rows(runs)
     if not rows:
         return
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: "" if value != value else value for name, value in row.items()} for row in rows)
-    replace_synced(out / "results.csv", table.getvalue())
+    replace_synced(out / "results.csv", csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))
     content = {"settings": dict(settings), **summary, "runs": rows}
     replace_synced(out / "results.json", json.dumps(plain(content, nan=False), indent=2) + "\n")
     replace_synced(out / "results.md", markdown(summary, str(settings["bundle"]), paper_size=paper_size))
-    picture = out / "results.png"
-    partial = out / ".results.partial.png"
-    with naming(picture):
-        plot_comparison(summary, str(settings["bundle"])).savefig(partial, dpi=120)
-        partial.replace(picture)
+    with replacing(out / "results.png") as picture:
+        plot_comparison(summary, str(settings["bundle"])).savefig(picture, dpi=120, format="png")
 
 
 def markdown(summary: Mapping[str, Any], title: str, *, paper_size: Sequence[int] = ()) -> str:

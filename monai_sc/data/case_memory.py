@@ -81,7 +81,7 @@ class CaseMemory:
             self.version += 1
             return
         for old in self.folder.glob(f"{PREFIX}*"):
-            if old != _place(self.folder, self.version):
+            if old.name[len(PREFIX) :].isdecimal() and old != _place(self.folder, self.version):
                 shutil.rmtree(old)
         new = _place(self.folder, self.version + 1)
         with naming(new):

@@ -14,6 +14,7 @@ __all__ = [
     "partial_of",
     "release_folder",
     "replace_synced",
+    "replacing",
     "sha256",
     "sync_file",
     "sync_folder",
@@ -41,15 +42,18 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_synced(path: Path, text: str) -> None:
-    """Write a file, and flush it to the disk.
+    """Write a file, and flush it to the disk. A link of its name is replaced, and what it leads to stays as it is.
 
     Raises:
         OSError: naming the file, when the disk cannot take it.
     """
-    with naming(path), path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with naming(path):
+        if path.is_symlink():
+            path.unlink()
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def replace_synced(path: Path, text: str) -> None:
@@ -58,10 +62,25 @@ def replace_synced(path: Path, text: str) -> None:
     Raises:
         OSError: naming the file, when the disk cannot take it.
     """
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a hidden name beside ``path`` to write a file under, which then takes its place, or is gone after an error.
+
+    A link of either name is replaced, and what it leads to stays as it is.
+
+    Raises:
+        OSError: naming the file, when the disk cannot take it.
+    """
     partial = partial_of(path)
     try:
-        write_synced(partial, text)
         with naming(path):
+            partial.unlink(missing_ok=True)
+            yield partial
+            sync_file(partial)
             partial.replace(path)
             sync_folder(path.parent)
     except BaseException:

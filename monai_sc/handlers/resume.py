@@ -120,6 +120,7 @@ class ResumeHandler:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(f".{self.path.name}.partial")
         try:
+            partial.unlink(missing_ok=True)  # a link would be written through
             with partial.open("wb") as file:
                 torch.save({name: part.state_dict() for name, part in self._everything().items()}, file)
                 file.flush()

@@ -9,6 +9,7 @@ from typing import Any
 from ignite.engine import Engine
 from monai.config import PathLike
 
+from monai_sc.data.durable import replacing
 from monai_sc.data.label_store import LabelStore
 from monai_sc.handlers import RoundEvents
 from monai_sc.parallel import is_main
@@ -59,12 +60,7 @@ class RoundPictureHandler:
         figure = plot_correction(ShownCases(self.store, self.num_cases), history, self.store.class_names)
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"round-{history[-1]['round']:03d}.png"
-        partial = self.folder / f".{name}"
-        try:
-            figure.savefig(partial, dpi=110, format="png")
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-        partial.replace(self.folder / name)
+        with replacing(self.folder / name) as picture:
+            figure.savefig(picture, dpi=110, format="png")
         if self.summary_writer is not None:
             self.summary_writer.add_figure("labels", figure, engine.state.epoch)

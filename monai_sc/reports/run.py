@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from monai_sc.correction.state import plain
-from monai_sc.data.durable import replace_synced
+from monai_sc.data.durable import replace_synced, replacing
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.dice import dice
 from monai_sc.reports.figures import plot_correction
@@ -174,7 +174,7 @@ def write_reference(metrics: Mapping[str, Any], output_dir: PathLike) -> None:
         raise KeyError(f"metrics must hold NAME{TEST_DICE} of each class, got {list(metrics)}.")
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "reference.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+    replace_synced(folder / "reference.json", json.dumps(found) + "\n")
 
 
 def write_report(
@@ -209,7 +209,9 @@ def write_report(
     results = plain(results, nan=False)
     told = {"store": os.path.relpath(store.root.resolve(), folder.resolve()), "settings": plain(dict(settings or {}))}
     replace_synced(folder / RESULTS, json.dumps({**results, **told}, indent=2) + "\n")
-    plot_correction(ShownCases(store, num_cases), history, store.class_names).savefig(folder / "report.png", dpi=110)
+    figure = plot_correction(ShownCases(store, num_cases), history, store.class_names)
+    with replacing(folder / "report.png") as picture:
+        figure.savefig(picture, dpi=110, format="png")
     page = write_page(RunSource(store, {**results, **told}, folder), folder, progress=progress)
     print_results(results)
     Console(soft_wrap=True).print(f"Report: {page}")

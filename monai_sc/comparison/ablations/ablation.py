@@ -20,7 +20,7 @@ from monai_sc.comparison.progress import GridProgress
 from monai_sc.comparison.runner import claimed, run_cells
 from monai_sc.comparison.settings import settle
 from monai_sc.correction.state import plain
-from monai_sc.data.durable import replace_synced
+from monai_sc.data.durable import replace_synced, replacing
 
 __all__ = ["ABLATION_CONFIGS", "Ablation", "Setup", "run_ablation", "scores_of"]
 
@@ -168,9 +168,8 @@ def run_ablation(setup: Setup, ablation: Ablation, *, jobs: int = 1, progress: b
         if rows:
             content = {"settings": settings, "rows": rows}
             replace_synced(setup.out / f"{ablation.name}.json", json.dumps(plain(content, nan=False), indent=2) + "\n")
-            partial = setup.out / f".{ablation.name}.png"
-            ablation.draw(rows).savefig(partial, dpi=110, format="png")
-            partial.replace(setup.out / f"{ablation.name}.png")
+            with replacing(setup.out / f"{ablation.name}.png") as picture:
+                ablation.draw(rows).savefig(picture, dpi=110, format="png")
 
     with claimed(setup.out), ExitStack() as stack:
         settle(setup.out / "settings.json", settings)

@@ -12,7 +12,7 @@ from monai.config import PathLike
 from monai.transforms import LoadImage
 
 from monai_sc.correction.state import plain
-from monai_sc.data.durable import replace_synced
+from monai_sc.data.durable import replace_synced, replacing
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.dice import dice
 from monai_sc.handlers.confidence import ConfidenceHandler
@@ -107,5 +107,6 @@ def _image_of(store: LabelStore, case_id: str) -> np.ndarray:
 
 def _write(folder: Path, name: str, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    with replacing(folder / f"{name}.npz") as partial, partial.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     replace_synced(folder / f"{name}.json", json.dumps(plain(content, nan=False)) + "\n")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +17,7 @@ from monai_sc.reports.page.contents import Contents, document
 from monai_sc.reports.page.html import render
 from monai_sc.reports.page.measures import PageCase, measure_case
 from monai_sc.reports.page.overlays import TIERS, Detail, pictures_of
+from monai_sc.reports.spreadsheet import csv_text
 from monai_sc.wording import counted
 
 __all__ = ["REPORT_FILES", "Source", "write_page"]
@@ -79,8 +78,9 @@ def write_page(source: Source, out: PathLike, *, megabytes: float = MEGABYTES, p
     if without:
         notes.append(f"Too large for a page are the pictures of {counted(without, 'case')}, those that changed least.")
     replace_synced(folder / DATA, json.dumps(found, indent=1) + "\n")
-    replace_synced(folder / TABLE, _table(found))
-    replace_synced(folder / PAGE, render(found, pictures, note=" ".join(notes)))
+    for name, text in ((TABLE, _table(found)), (PAGE, render(found, pictures, note=" ".join(notes)))):
+        # the name of a folder may hold what is no character
+        replace_synced(folder / name, text.encode(errors="backslashreplace").decode())
     return folder / PAGE
 
 
@@ -99,14 +99,10 @@ def _size(pictures: Mapping[str, Any]) -> int:
 
 def _table(found: Mapping[str, Any]) -> str:
     """Return the measures as CSV, a line for each case and class."""
-    written = io.StringIO()
-    first: Sequence[str] = ("case", "class", "source")
     measures = list(next(iter(found["cases"][0]["classes"].values())))
-    writer = csv.writer(written, lineterminator="\n")
-    writer.writerow([*first, *measures, "warnings"])
+    rows = [["case", "class", "source", *measures, "warnings"]]
     for case in found["cases"]:
         for name, own in case["classes"].items():
             warnings = "; ".join(w["what"] for w in case["warnings"] if w["class"] == name)
-            values = ["" if own[key] is None else own[key] for key in measures]
-            writer.writerow([case["id"], name, case["source"], *values, warnings])
-    return written.getvalue()
+            rows.append([case["id"], name, case["source"], *(own[key] for key in measures), warnings])
+    return csv_text(rows)
