@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from monai_sc.comparison.summary import MEAN
+from monai_sc.reports.charts import shown_name
 
 __all__ = ["plot_comparison"]
 
@@ -33,7 +34,7 @@ def plot_comparison(summary: Mapping[str, Any], title: str) -> Figure:
     longest = max(len(methods) for methods in noises.values())
     figure = Figure(figsize=(1 + 4.2 * columns, 1.6 + rows * (0.9 + 0.36 * longest)), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=12)
+    figure.suptitle(shown_name(title), fontsize=12)
     panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for axes, (noise, methods) in zip(panels, noises.items(), strict=False):
         _draw_noise(axes, noise, methods, summary["against"])
@@ -69,11 +70,11 @@ def _draw_noise(axes: Axes, noise: str, methods: Mapping[str, Mapping[str, Any]]
         if row["paper"] is not None:
             axes.plot(row["paper"], y, "D", mfc="none", color=colour, ms=7, zorder=3)
         differs = row["difference"] is not None and row["difference"]["significant"]
-        labels.append(f"{method} {'*' if differs else ' '}")
+        labels.append(f"{shown_name(method)} {'*' if differs else ' '}")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_title(noise, fontsize=11)
-    axes.set_xlabel(f"Dice (* differs from {against})")
+    axes.set_title(shown_name(noise), fontsize=11)
+    axes.set_xlabel(f"Dice (* differs from {shown_name(against)})")
     axes.tick_params(labelbottom=True)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="x", color="0.9")

@@ -112,7 +112,7 @@ def key_of(asked: Any, files: Iterable[Path]) -> str:
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
     for file in files:
         status = file.stat()
-        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:16]
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from monai_sc.reports.charts import line_style
+from monai_sc.reports.charts import line_style, shown_name
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries
 
 __all__ = ["plot_confidence", "plot_holes", "plot_noise_level", "plot_validation_size"]
@@ -64,8 +64,8 @@ def plot_validation_size(rows: Rows) -> Figure:
     seeds = sorted({row["seed"] for row in rows})
     most = max(rows, key=lambda row: int(row["clean_cases"]))
     for k, name in enumerate(classes):
-        _draw_band(panels[0], [(row["clean_cases"], row["test_dice"][k]) for row in rows], label=name, **line_style(k))
-        axes, style = panels[k + 1], line_style(k)
+        shown, axes, style = shown_name(name), panels[k + 1], line_style(k)
+        _draw_band(panels[0], [(row["clean_cases"], row["test_dice"][k]) for row in rows], label=shown, **style)
         if most["bias"][k] is not None:
             axes.axhspan(most["bias"][k] - 1, most["bias"][k] + 1, color="0.92")
             axes.text(
@@ -82,7 +82,7 @@ def plot_validation_size(rows: Rows) -> Figure:
         axes.axhline(0, color="0.5", lw=0.8)
         needed = most["needed"][k]
         enough = "not known" if needed is None else f"{needed} clean cases"
-        axes.set_title(f"{name}: bias of the first network\nenough in the worst case: {enough}", fontsize=11)
+        axes.set_title(f"{shown}: bias of the first network\nenough in the worst case: {enough}", fontsize=11)
         axes.set_ylabel("too large  ←  voxels  →  too small")
     panels[0].set_title("Dice on the test cases", fontsize=11)
     panels[0].legend(fontsize=9)
@@ -117,7 +117,7 @@ def plot_confidence(rows: Rows, arrays: Mapping[str, np.ndarray]) -> Figure:
                 if record[kind][k] is not None
             ]
             style = line_style(k) | {"marker": ""}
-            _draw_band(curves, values, label=f"{name}, {kind} labels", **style, ls=dashes)
+            _draw_band(curves, values, label=f"{shown_name(name)}, {kind} labels", **style, ls=dashes)
     curves.set_title(f"Within {first['band']:g} voxels of the clean boundary", fontsize=11)
     curves.set_ylabel("probability of the given label")
     _draw_history(single, first)
@@ -152,10 +152,10 @@ def plot_holes(row: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Figu
             kind = "given" if not r else "corrected" if r < number else "clean"
             mask = arrays[f"{name}/{'clean' if kind == 'clean' else f'round-{r}'}"]
             draw_boundaries(axes, arrays[f"{name}/image"], {kind: mask[None]}, width=1.6)
-            scores = "" if kind == "clean" else f"\n{name} of all cases: Dice {row['round_dice'][r][k]:.3f}"
+            scores = "" if kind == "clean" else f"\n{shown_name(name)} of all cases: Dice {row['round_dice'][r][k]:.3f}"
             axes.set_title(f"{title}{scores}", fontsize=11)
         text = {"rotation": 90, "ha": "right", "va": "center", "transform": panels[0].transAxes}
-        panels[0].text(-0.04, 0.5, f"{name}, {case}", **text)
+        panels[0].text(-0.04, 0.5, f"{shown_name(name)}, {shown_name(case)}", **text)
     figure.suptitle("Labels with holes, and what the correction makes of them", fontsize=13)
     figure.supxlabel(f"Stopped: {row['stop_reason']}.", fontsize=10, color="0.3")
     return figure
@@ -192,7 +192,8 @@ def _draw_history(axes: Axes, row: Mapping[str, Any]) -> None:
         label = f"clean label: {sides['clean']}"
         axes.plot(epochs, 1 - values, color=BOUNDARY_COLOURS["clean"], lw=1.8, label=label)
     place = ", ".join(map(str, voxel["index"]))
-    axes.set_title(f"One voxel: {voxel['class_name']} at ({place}) of {voxel['case']}", fontsize=11)
+    what, where = shown_name(voxel["class_name"]), shown_name(voxel["case"])
+    axes.set_title(f"One voxel: {what} at ({place}) of {where}", fontsize=11)
 
 
 def _draw_voxel(axes: Axes, index: Sequence[int], arrays: Mapping[str, np.ndarray]) -> None:

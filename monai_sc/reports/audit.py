@@ -167,7 +167,9 @@ def _draw_displacements(axes: Axes, result: Mapping[str, Any], classes: list[str
         if np.isfinite(row["interval"]).all():
             error = np.abs(np.array(row["interval"]) - row["bias"])[:, None]
             axes.errorbar([k], [row["bias"]], yerr=error, fmt="s", color="#D55E00", capsize=5, lw=2, ms=7)
-    axes.set_xticks(range(len(classes)), [f"{name}\n{result['classes'][name]['verdict']}" for name in classes])
+    axes.set_xticks(
+        range(len(classes)), [f"{shown_name(name)}\n{result['classes'][name]['verdict']}" for name in classes]
+    )
     axes.set_xlim(-0.6, len(classes) - 0.4)
     axes.set_ylabel("too large  ←  bias  →  too small")
     axes.set_title(f"Displacement of the labels, in {'mm' if result['unit'] == 'mm' else 'voxels'}", fontsize=11)

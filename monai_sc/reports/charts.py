@@ -37,6 +37,7 @@ def line_style(k: int) -> dict[str, Any]:
 
 def shown_name(name: str) -> str:
     """Return the name of a class or a case as matplotlib shows it: not as a formula, and not too long for a chart."""
+    name = "".join(letter if letter.isprintable() else "?" for letter in name)
     short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
     # what begins with an underscore is left out of a legend
     return (f" {short}" if short.startswith("_") else short).replace("$", r"\$")
@@ -73,7 +74,9 @@ def plot_displacements(
         axes.axvspan(-tolerance, tolerance, color="0.5", alpha=0.2, lw=0)
     axes.axvline(0, color="0.5", lw=0.8)
     _draw_strips(axes, displacements)
-    axes.set_xlabel(f"label was too large  ←  displacement of the boundary in {unit}  →  label was too small")
+    axes.set_xlabel(
+        f"label was too large  ←  displacement of the boundary in {shown_name(unit)}  →  label was too small"
+    )
     return figure
 
 

@@ -152,10 +152,6 @@ def _as_svg(figure: Figure, name: str, description: str) -> Markup:
     svg = svg.replace(INK, "currentColor").replace("#000000", "currentColor")
     # Names that nothing refers to would repeat from chart to chart; those of markers and clips hold the salt.
     svg = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"', "", svg)
-    svg = re.sub(
-        r'<svg [^>]*?viewBox="([^"]+)"[^>]*>',
-        rf'<svg viewBox="\1" role="img" aria-label="{description}">',
-        svg,
-        count=1,
-    )
-    return Markup(svg)
+    box = re.search(r' viewBox="([^"]+)"', svg)
+    begin = Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(box[1] if box else "", description)
+    return begin + Markup(svg[svg.index(">") + 1 :])
