@@ -7,11 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from monai_sc import comparison, data, engines, functional, handlers, losses, networks, reports, transforms
+    from monai_sc import (
+        comparison,
+        correction,
+        data,
+        engines,
+        functional,
+        handlers,
+        losses,
+        networks,
+        reports,
+        transforms,
+    )
 
 __all__ = [
     "__version__",
     "comparison",
+    "correction",
     "data",
     "engines",
     "functional",
@@ -22,7 +34,7 @@ __all__ = [
     "transforms",
 ]
 
-_MODULES = {*__all__, "correction", "parallel"} - {"__version__"}
+_MODULES = {*__all__, "parallel"} - {"__version__"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""``restore``: the rounds of a label store, and which one is in force."""
+"""``restore``: the rounds of a label store, and which one is current."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ stay as they are: --round 0 makes them current again.
 
 
 def add_restore(commands: Any) -> argparse.ArgumentParser:
-    """Add ``restore``: the rounds of a label store, and which one is in force."""
+    """Add ``restore``: the rounds of a label store, and which one is current."""
     parser = add_command(
         commands,
         "restore",
@@ -47,21 +47,26 @@ def _restore(arguments: argparse.Namespace) -> None:
             known = ", ".join(map(str, store.rounds))
             raise ValueError(f"--round must be one of those in {store.root}, {known}, got {arguments.round}.")
         store.restore(arguments.round)
-    result = {"store": str(Path(store.root).resolve()), "in_force": store.current, "classes": store.class_names}
+    result = {"store": str(Path(store.root).resolve()), "current": store.current, "classes": store.class_names}
     result["rounds"] = [_round(store, number) for number in store.rounds]
     show(arguments, result, lambda: _print_rounds(result))
 
 
 def _round(store: LabelStore, number: int) -> dict[str, Any]:
     """Return what is known of a round, which for labels that are as they were given is next to nothing."""
-    known = {"round": number, "in_force": store.current == number, "cases": len(store.cases)}
+    import numpy as np
+
+    known = {"round": number, "current": store.current == number, "cases": len(store.cases)}
     if number == 0 and not store.is_simulated:
-        return known | {"bias": None, "noise": None, "voxels_changed": None}
+        return known | {"bias": None, "noise": None, "voxels_changed": None, "changed": None}
     record, lines = store.record(number), store.manifest(number)
+    scores = np.array([line["dice_to_previous"] for line in lines])
     return known | {
         "bias": record.get("bias"),  # of the labels from which the round was made
         "noise": (record.get("noise") or {}).get("name"),
         "voxels_changed": [sum(line["voxels_changed"][k] for line in lines) for k in range(len(store.class_names))],
+        # Of the label before and after together, which follows from the Dice of the two: no label is read.
+        "changed": [round(float(part), 6) for part in (2 * (1 - scores) / (2 - scores)).mean(axis=0)],
     }
 
 
@@ -74,18 +79,29 @@ def _print_rounds(result: dict[str, Any]) -> None:
         corrected = f"made noisy ({row['noise']})" if row["noise"] else "corrected" if row["round"] else "as given"
         table.add_row(
             str(row["round"]),
-            "yes" if row["in_force"] else "",
+            "yes" if row["current"] else "",
             corrected,
             str(row["cases"]),
-            _by_class(names, row["bias"], "+.2f"),
-            _by_class(names, row["voxels_changed"], "d"),
+            _by_class(names, None if row["bias"] is None else [_signed(value) for value in row["bias"]]),
+            _by_class(names, _changes(row)),
         )
     print_table(table)
-    print(f"The current labels of {result['store']} are those of round {result['in_force']}.")
+    print(f"The current labels of {result['store']} are those of round {result['current']}.")
 
 
-def _by_class(names: list[str], values: list[float | None] | None, form: str) -> str:
-    if values is None:
+def _signed(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:+.2f}"
+
+
+def _changes(row: dict[str, Any]) -> list[str] | None:
+    """Return by class how many voxels changed, and which part of the structure that is."""
+    if row["voxels_changed"] is None:
+        return None
+    pairs = zip(row["voxels_changed"], row["changed"], strict=True)
+    return [f"{number} ({100 * part:.1f} %)" for number, part in pairs]
+
+
+def _by_class(names: list[str], told: list[str] | None) -> str:
+    if told is None:
         return "-"
-    told = ["-" if value is None or value != value else format(value, form) for value in values]
     return told[0] if len(names) == 1 else ", ".join(f"{name} {text}" for name, text in zip(names, told, strict=True))

@@ -72,7 +72,7 @@ def add_simulate(commands: Any) -> argparse.ArgumentParser:
 
 
 def _simulate(arguments: argparse.Namespace) -> None:
-    from monai_sc.data import NoiseChoice, Part, simulate_folder, summary
+    from monai_sc.data import NoiseChoice, Part, simulate_folder, summarise_simulation
     from monai_sc.data.simulation.folder import MANIFEST, SimulationFolder
     from monai_sc.data.simulation.masks import find_masks
 
@@ -111,7 +111,7 @@ def _simulate(arguments: argparse.Namespace) -> None:
         "was_complete": was_complete,
         "left_out": find_masks(Path(arguments.source))[1],
         "calibration": (SimulationFolder(out).record() or {})["calibration"],
-        "classes": summary(manifest),
+        "classes": summarise_simulation(manifest),
     }
     show(arguments, result, lambda: _print_simulation(result))
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from monai.config import NdarrayOrTensor
 
-from monai_sc.functional.checks import as_array, check_choice
+from monai_sc.functional.checks import OUTPUTS, as_array, check_choice
 from monai_sc.functional.correction import one_against_rest, probabilities_to_logits
 
-__all__ = ["OUTPUTS", "LabelFormat"]
-
-OUTPUTS = ("sigmoid", "softmax")
+__all__ = ["LabelFormat"]
 
 
 class LabelFormat:

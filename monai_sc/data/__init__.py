@@ -13,7 +13,7 @@ from monai_sc.data.parts import Part
 from monai_sc.data.phantom import PHANTOM_CLASSES, phantom_cases, phantom_image
 from monai_sc.data.preparation import Preparation, PreparationError, prepare, prepared_cases
 from monai_sc.data.round_writer import RoundWriter
-from monai_sc.data.simulation import NoiseChoice, SimulationError, simulate_folder, summary
+from monai_sc.data.simulation import NoiseChoice, SimulationError, simulate_folder, summarise_simulation
 from monai_sc.data.usable_cases import UsableCases, usable_cases
 
 __all__ = [
@@ -40,6 +40,6 @@ __all__ = [
     "prepare",
     "prepared_cases",
     "simulate_folder",
-    "summary",
+    "summarise_simulation",
     "usable_cases",
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from monai.config import PathLike
 from monai.data.utils import to_affine_nd
 from rich.progress import track
 
@@ -136,15 +137,15 @@ def refuse_other_types(labels: Iterable[str], clean: Iterable[str]) -> None:
 
 
 def audit_folder(
-    labels: str | Path,
-    clean: str | Path,
+    labels: PathLike,
+    clean: PathLike,
     *,
     class_names: Sequence[str] | None = None,
     ignore_value: float | None = None,
     tolerance: float | None = None,
     progress: bool = True,
     part: Part | None = None,
-    out: str | Path | None = None,
+    out: PathLike | None = None,
 ) -> dict[str, Any]:
     """Compare labels with clean ones of the same cases: no network, no training.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from monai.config import PathLike
 from rich.progress import track
 
 from monai_sc.correction import SpatialCorrector
@@ -32,13 +33,13 @@ REFUSED = "refused"  # of a row: how often a shift would have left too little, b
 
 
 def correct_folder(
-    predictions: str | Path,
-    labels: str | Path,
-    clean: str | Path,
-    out: str | Path,
+    predictions: PathLike,
+    labels: PathLike,
+    clean: PathLike,
+    out: PathLike,
     *,
     kind: str | None = None,
-    trusted: str | Path | None = None,
+    trusted: PathLike | None = None,
     class_names: Sequence[str] | None = None,
     ignore_value: int | None = None,
     max_shift_mm: float | None = None,

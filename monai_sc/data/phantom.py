@@ -20,6 +20,7 @@ from monai_sc.functional import case_seed
 __all__ = ["PHANTOM_CLASSES", "phantom_cases", "phantom_image"]
 
 PHANTOM_CLASSES = ("large", "small")
+"""The classes of the generated images, in the order of their masks."""
 
 
 def phantom_image(size: Sequence[int], seed: int) -> tuple[np.ndarray, np.ndarray]:

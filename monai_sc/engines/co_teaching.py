@@ -16,9 +16,9 @@ from monai.utils.enums import CommonKeys as Keys
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from monai_sc.functional.checks import check_choice
+from monai_sc.functional.checks import OUTPUTS, check_choice
 from monai_sc.functional.small_loss import select_small_loss
-from monai_sc.losses.distributions import OUTPUTS, label_distributions, log_distributions
+from monai_sc.losses.distributions import label_distributions, log_distributions
 
 __all__ = ["CoTeachingPlusTrainer"]
 

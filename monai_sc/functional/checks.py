@@ -11,6 +11,7 @@ from monai.config import NdarrayOrTensor
 from monai.utils import convert_data_type
 
 __all__ = [
+    "OUTPUTS",
     "Range",
     "as_array",
     "binary_mask",
@@ -22,6 +23,9 @@ __all__ = [
     "per_channel",
     "ranges_per_channel",
 ]
+
+OUTPUTS = ("sigmoid", "softmax")
+"""What a network gives: channels that may overlap, or exclusive ones of which the first is the background."""
 
 T = TypeVar("T")
 Range = tuple[float, float]

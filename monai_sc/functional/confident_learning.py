@@ -45,8 +45,8 @@ class ConfidentLearning:
     memory is 128 KiB for each group and pair of classes, besides one case.
 
     Args:
-        groups: of exclusive classes: 1 for a softmax, the number of channels for a sigmoid.
-        classes: of each group, with the background: the number of channels for a softmax, 2 for a sigmoid.
+        num_groups: of exclusive classes: 1 for a softmax, the number of channels for a sigmoid.
+        num_classes: of each group, with the background: the number of channels for a softmax, 2 for a sigmoid.
         prune: ``"both"``, ``"class"`` or ``"noise_rate"``.
 
     Raises:
@@ -67,18 +67,19 @@ class ConfidentLearning:
         [[False, False, True, False, False, True]]
     """
 
-    def __init__(self, groups: int, classes: int, *, prune: str = "both") -> None:
-        if groups < 1 or classes < 2:
+    def __init__(self, num_groups: int, num_classes: int, *, prune: str = "both") -> None:
+        if num_groups < 1 or num_classes < 2:
             raise ValueError(
-                f"groups must be at least 1, and classes at least 2 with the background, got {groups} and {classes}."
+                f"num_groups must be at least 1, and num_classes at least 2 with the background, got {num_groups} and "
+                f"{num_classes}."
             )
-        self.shape = (groups, classes)
+        self.shape = (num_groups, num_classes)
         self.prune = check_choice(prune, PRUNE, "prune")
         self.label_counts = np.zeros(self.shape, dtype=np.int64)
-        self.confident_counts = np.zeros((*self.shape, classes), dtype=np.int64)
+        self.confident_counts = np.zeros((*self.shape, num_classes), dtype=np.int64)
         self._sums = np.zeros(self.shape, dtype=np.int64)
         # Of each label a: on the diagonal of p_a, else of the margin p_b - p_a.
-        self._scores = np.zeros((*self.shape, classes, BINS), dtype=np.int64)
+        self._scores = np.zeros((*self.shape, num_classes, BINS), dtype=np.int64)
 
     def add(self, probabilities: NdarrayOrTensor, label: NdarrayOrTensor) -> None:
         """Count a case in the first pass.

@@ -24,7 +24,7 @@ class CleanPretrainingHandler:
     afterwards. A training that is resumed is not pre-trained again.
 
     Args:
-        loader: batches of the clean cases, as the trainer has them of the training cases.
+        clean_loader: batches of the clean cases, as the trainer has them of the training cases.
         loss_function: of predictions and clean labels; the trainer's own may be one for labels with errors.
         epochs: of this training, at least 1.
         inferer: of the networks; by default they are called with the whole image.
@@ -36,7 +36,7 @@ class CleanPretrainingHandler:
 
     def __init__(
         self,
-        loader: DataLoader,
+        clean_loader: DataLoader,
         *,
         loss_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         epochs: int,
@@ -44,7 +44,7 @@ class CleanPretrainingHandler:
     ) -> None:
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1 epoch, got {epochs}.")
-        self.loader = loader
+        self.clean_loader = clean_loader
         self.loss_function = loss_function
         self.epochs = epochs
         self.inferer = inferer
@@ -63,7 +63,7 @@ class CleanPretrainingHandler:
             trainer = SupervisedTrainer(
                 device=engine.state.device,
                 max_epochs=self.epochs,
-                train_data_loader=self.loader,
+                train_data_loader=self.clean_loader,
                 network=network,
                 optimizer=optimizer,
                 loss_function=self.loss_function,

@@ -13,9 +13,8 @@ from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 from monai.inferers import Inferer
 
-from monai_sc.correction.format import OUTPUTS
 from monai_sc.data.label_store import LabelStore
-from monai_sc.functional.checks import check_choice, check_same_shape
+from monai_sc.functional.checks import OUTPUTS, check_choice, check_same_shape
 from monai_sc.functional.confident_learning import PRUNE, ConfidentLearning
 from monai_sc.handlers.prediction import predict
 from monai_sc.handlers.relabelling import to_file_grid
@@ -117,7 +116,7 @@ class ConfidentLearningHandler(StoreRun):
             "weights": self._weights,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what :py:meth:`state_dict` returned.
 
         Raises:

@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader
 
 from monai_sc.correction import SpatialCorrector
 from monai_sc.correction.corrector import CHOICES
-from monai_sc.correction.format import OUTPUTS
 from monai_sc.functional.bias import REGIONS
-from monai_sc.functional.checks import check_choice
+from monai_sc.functional.checks import OUTPUTS, check_choice
 from monai_sc.functional.distance import METRICS
 from monai_sc.handlers.prediction import predict
 from monai_sc.transforms.distance import voxel_size

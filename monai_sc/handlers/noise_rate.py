@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,10 +10,10 @@ from ignite.engine import Events
 from monai.data import DataLoader
 from monai.engines import Trainer
 
-from monai_sc.functional.checks import check_choice
+from monai_sc.functional.checks import OUTPUTS, check_choice
 from monai_sc.functional.noise_rate import estimate_noise_rate
 from monai_sc.handlers.prediction import predict
-from monai_sc.losses.distributions import OUTPUTS, label_distributions, log_distributions
+from monai_sc.losses.distributions import label_distributions, log_distributions
 from monai_sc.parallel import broadcast_state, fail_together, gather, unwrapped
 
 __all__ = ["NoiseRateHandler"]
@@ -58,7 +58,7 @@ class NoiseRateHandler:
         """Return the rate, ``None`` before it is estimated."""
         return {"noise_rate": self.noise_rate}
 
-    def load_state_dict(self, state_dict: dict[str, float | None]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, float | None]) -> None:
         """Go on with the rate that :py:meth:`state_dict` returned."""
         self.noise_rate = state_dict["noise_rate"]
 

@@ -194,7 +194,7 @@ class SpatialCorrectionHandler(StoreRun):
             "restarts": self._restarts,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what :py:meth:`state_dict` returned.
 
         Raises:

@@ -6,11 +6,9 @@ import torch
 from monai.utils import convert_to_tensor
 from torch.nn.functional import log_softmax, logsigmoid
 
-from monai_sc.functional.checks import check_choice
+from monai_sc.functional.checks import OUTPUTS, check_choice
 
-__all__ = ["OUTPUTS", "label_distributions", "log_distributions"]
-
-OUTPUTS = ("sigmoid", "softmax")
+__all__ = ["label_distributions", "log_distributions"]
 
 
 def log_distributions(logits: torch.Tensor, output: str) -> torch.Tensor:

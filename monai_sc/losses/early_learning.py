@@ -8,8 +8,8 @@ import torch
 from monai.utils import LossReduction, convert_to_tensor
 from torch.nn.modules.loss import _Loss
 
-from monai_sc.functional.checks import check_choice
-from monai_sc.losses.distributions import OUTPUTS, label_distributions, log_distributions
+from monai_sc.functional.checks import OUTPUTS, check_choice
+from monai_sc.losses.distributions import label_distributions, log_distributions
 
 __all__ = ["EarlyLearningRegularizationLoss", "updated_target"]
 
@@ -68,7 +68,7 @@ class EarlyLearningRegularizationLoss(_Loss):
         coefficient: float = 7.0,
         momentum: float = 0.8,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-        reduction: LossReduction | str = LossReduction.MEAN,
+        reduction: LossReduction | str = "mean",
     ) -> None:
         super().__init__(reduction=LossReduction(reduction).value)
         if not coefficient >= 0:

@@ -8,8 +8,8 @@ import torch
 from monai.utils import LossReduction, convert_to_tensor
 from torch.nn.modules.loss import _Loss
 
-from monai_sc.functional.checks import check_choice
-from monai_sc.losses.distributions import OUTPUTS, label_distributions, log_distributions
+from monai_sc.functional.checks import OUTPUTS, check_choice
+from monai_sc.losses.distributions import label_distributions, log_distributions
 
 __all__ = ["GeneralizedCrossEntropyLoss"]
 
@@ -47,7 +47,12 @@ class GeneralizedCrossEntropyLoss(_Loss):
     """
 
     def __init__(
-        self, *, output: str = "sigmoid", q: float = 0.7, threshold: float | None = None, reduction: str = "mean"
+        self,
+        *,
+        output: str = "sigmoid",
+        q: float = 0.7,
+        threshold: float | None = None,
+        reduction: LossReduction | str = "mean",
     ) -> None:
         super().__init__(reduction=LossReduction(reduction).value)
         self.output = check_choice(output, OUTPUTS, "output")

@@ -6,8 +6,8 @@ import torch
 from monai.utils import LossReduction
 from torch.nn.modules.loss import _Loss
 
-from monai_sc.functional.checks import check_choice
-from monai_sc.losses.distributions import OUTPUTS, label_distributions, log_distributions
+from monai_sc.functional.checks import OUTPUTS, check_choice
+from monai_sc.losses.distributions import label_distributions, log_distributions
 
 __all__ = ["SymmetricCrossEntropyLoss"]
 
@@ -49,7 +49,7 @@ class SymmetricCrossEntropyLoss(_Loss):
         alpha: float = 1.0,
         beta: float = 0.5,
         label_clip: float = 1e-4,
-        reduction: str = "mean",
+        reduction: LossReduction | str = "mean",
     ) -> None:
         super().__init__(reduction=LossReduction(reduction).value)
         self.output = check_choice(output, OUTPUTS, "output")

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from monai.config import PathLike
 
 from monai_sc.correction.state import plain
 from monai_sc.data.audit import EXCHANGE, LabelFile
@@ -33,7 +34,7 @@ RESULTS = (AUDIT, "audit.png")
 SHOWN = 6
 
 
-def check_audit_folder(out: str | Path, sources: Sequence[str | Path]) -> None:
+def check_audit_folder(out: PathLike, sources: Sequence[PathLike]) -> None:
     """Refuse a folder for an audit that holds anything else, or lies within or around a folder that is audited.
 
     Raises:
@@ -54,11 +55,11 @@ def check_audit_folder(out: str | Path, sources: Sequence[str | Path]) -> None:
 
 def write_audit(
     result: Mapping[str, Any],
-    labels: str | Path,
-    clean: str | Path,
-    out: str | Path,
+    labels: PathLike,
+    clean: PathLike,
+    out: PathLike,
     *,
-    images: str | Path | None = None,
+    images: PathLike | None = None,
 ) -> None:
     """Write ``audit.json`` and ``audit.png`` into the folder ``out``: both or, where something fails, none of them.
 
@@ -72,7 +73,7 @@ def write_audit(
         out: folder, made if need be.
         images: as for :py:func:`plot_audit`.
     """
-    figure = plot_audit(result, labels, clean, images)
+    figure = plot_audit(result, labels, clean, images=images)
     sources = {"labels": labels, "clean": clean, "images": images}
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +111,7 @@ def _is_exchange(file: Path) -> bool:
 
 
 def plot_audit(
-    result: Mapping[str, Any], labels: str | Path, clean: str | Path, images: str | Path | None = None
+    result: Mapping[str, Any], labels: PathLike, clean: PathLike, *, images: PathLike | None = None
 ) -> Figure:
     """Return a figure with the displacement of every case by class, and the cases with the lowest Dice.
 
@@ -138,7 +139,7 @@ def plot_audit(
 
 
 def _draw_case(
-    axes: Axes, case: Mapping[str, Any], classes: list[int], labels: Path, clean: Path, images: str | Path | None
+    axes: Axes, case: Mapping[str, Any], classes: list[int], labels: Path, clean: Path, images: PathLike | None
 ) -> None:
     given, true = LabelFile(labels / case["name"]), LabelFile(clean / case["name"])
     masks = {"clean": true.masks(classes), "given": given.masks(classes)}

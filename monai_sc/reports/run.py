@@ -119,7 +119,7 @@ def _test_dice(metrics: Mapping[str, Any], class_names: Sequence[str]) -> list[f
     return [float(metrics[name]) for name in names] if set(names) <= metrics.keys() else None
 
 
-def print_results(results: Mapping[str, Any], console: Console | None = None) -> None:
+def print_results(results: Mapping[str, Any], *, console: Console | None = None) -> None:
     """Print the results of :py:func:`summarise_run` as tables."""
     console = console or Console(width=None if Console().is_terminal else 110)
     names = [escape(name) for name in results["classes"]]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from monai.config import PathLike
 from monai.transforms import LoadImage
 
 from monai_sc.data.label_files import WRITABLE, file_suffix
@@ -55,7 +56,7 @@ class ShownCases(Sequence[dict[str, Any]]):
         }
 
 
-def find_image(name: str, shape: tuple[int, ...], folder: str | Path | None) -> np.ndarray | None:
+def find_image(name: str, shape: tuple[int, ...], folder: PathLike | None) -> np.ndarray | None:
     """Return the image ``(*spatial)`` of a label file, ``None`` where there is none that fits.
 
     Args:

@@ -227,7 +227,9 @@ class RandDilateErodeLabeld(RandLabelNoised):
         allow_missing_keys: bool = False,
         **options: Unpack[LabelNoiseOptions],
     ) -> None:
-        super().__init__(keys, RandDilateErodeLabel(prob, radius=radius, **options), allow_missing_keys)
+        super().__init__(
+            keys, RandDilateErodeLabel(prob, radius=radius, **options), allow_missing_keys=allow_missing_keys
+        )
 
 
 class RandDropComponentsd(RandLabelNoised):
@@ -250,7 +252,9 @@ class RandDropComponentsd(RandLabelNoised):
         allow_missing_keys: bool = False,
         **options: Unpack[LabelNoiseOptions],
     ) -> None:
-        super().__init__(keys, RandDropComponents(prob, drop_prob=drop_prob, **options), allow_missing_keys)
+        super().__init__(
+            keys, RandDropComponents(prob, drop_prob=drop_prob, **options), allow_missing_keys=allow_missing_keys
+        )
 
 
 class RandCoarsenContourd(RandLabelNoised):
@@ -278,7 +282,7 @@ class RandCoarsenContourd(RandLabelNoised):
         super().__init__(
             keys,
             RandCoarsenContour(prob, vertex_distance=vertex_distance, slice_axis=slice_axis, **options),
-            allow_missing_keys,
+            allow_missing_keys=allow_missing_keys,
         )
 
 
@@ -305,7 +309,9 @@ class RandTranslateLabeld(RandLabelNoised):
         **options: Unpack[LabelNoiseOptions],
     ) -> None:
         super().__init__(
-            keys, RandTranslateLabel(prob, distance=distance, slice_axis=slice_axis, **options), allow_missing_keys
+            keys,
+            RandTranslateLabel(prob, distance=distance, slice_axis=slice_axis, **options),
+            allow_missing_keys=allow_missing_keys,
         )
 
 

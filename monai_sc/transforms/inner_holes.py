@@ -78,7 +78,9 @@ class RandInnerHolesd(RandLabelNoised):
         allow_missing_keys: bool = False,
         **options: Unpack[LabelNoiseOptions],
     ) -> None:
-        super().__init__(keys, RandInnerHoles(prob, number=number, radius=radius, **options), allow_missing_keys)
+        super().__init__(
+            keys, RandInnerHoles(prob, number=number, radius=radius, **options), allow_missing_keys=allow_missing_keys
+        )
 
 
 RandInnerHolesD = RandInnerHolesDict = RandInnerHolesd

@@ -108,7 +108,7 @@ class RandLabelNoised(Randomizable, MapTransform):
 
     backend = RandLabelNoise.backend
 
-    def __init__(self, keys: KeysCollection, noise: RandLabelNoise, allow_missing_keys: bool = False) -> None:
+    def __init__(self, keys: KeysCollection, noise: RandLabelNoise, *, allow_missing_keys: bool = False) -> None:
         MapTransform.__init__(self, keys, allow_missing_keys)
         self.noise = noise
 

@@ -112,7 +112,7 @@ class RandMarkovLabelNoised(RandLabelNoised):
         noise = RandMarkovLabelNoise(
             prob, unit=unit, classes=classes, overlap=overlap, background=background, **parameters
         )
-        super().__init__(keys, noise, allow_missing_keys)
+        super().__init__(keys, noise, allow_missing_keys=allow_missing_keys)
 
 
 class MarkovLabelNoise(Transform):
@@ -192,7 +192,7 @@ class MarkovLabelNoised(MapTransform):
         allow_missing_keys: bool = False,
         **parameters: Unpack[MarkovParameters],
     ) -> None:
-        super().__init__(keys, allow_missing_keys)
+        super().__init__(keys, allow_missing_keys=allow_missing_keys)
         self.id_key = id_key
         self.noise = MarkovLabelNoise(
             seed=seed, unit=unit, classes=classes, overlap=overlap, background=background, **parameters

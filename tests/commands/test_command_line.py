@@ -32,7 +32,7 @@ HAPPY = {  # the arguments of a call in the folder `workplace`, and what its res
     "correct": (["--predictions=predictions", "--labels=labels", "--clean=clean", "--out=corrected"], {"cases": 4}),
     "prepare": (["jsrt", "--source=raw", "--out=data", "--partial", "--size", "16", "16"], {"was_complete": False}),
     "report": (["audited", "--out=page"], {"schema": "monai_sc report 1", "subject": "the labels"}),
-    "restore": (["run", "--round=0"], {"in_force": 0, "classes": ["lung"]}),
+    "restore": (["run", "--round=0"], {"current": 0, "classes": ["lung"]}),
     "simulate": (["masks", "noisy", "--num-steps=2", "--expansion-prob=0.8", "--march-prob=0.5"], {"cases": 2}),
     "stand-in": (["isic2017", "--out=made", "--cases", "1", "1", "1"], {"name": "isic2017"}),
 }

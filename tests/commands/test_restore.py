@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import re
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_rounds_are_listed_and_none_is_restored(store, capsys):
     assert run("restore", store.root) == 0
     told = capsys.readouterr().out
     assert "│ 0     │         │ as given  │ 2     │ -                         │ -              │" in told
-    assert "│ 1     │ yes     │ corrected │ 2     │ -1.50                     │ 2              │" in told
+    assert "│ 1     │ yes     │ corrected │ 2     │ -1.50                     │ 2 (0.9 %)      │" in told
     assert f"The current labels of {store.root} are those of round 1." in told
     assert store.current == 1
 
@@ -38,9 +39,10 @@ def test_round_is_put_in_force(store, workplace, capsys):
 def test_result_as_json(store, capsys):
     assert run("restore", store.root, "--json") == 0
     told, noted = capsys.readouterr()
-    first = {"round": 0, "in_force": False, "cases": 2, "bias": None, "noise": None, "voxels_changed": None}
-    second = {"round": 1, "in_force": True, "cases": 2, "bias": [-1.5], "noise": None, "voxels_changed": [2]}
-    expected = {"store": str(store.root), "in_force": 1, "classes": ["lung"], "rounds": [first, second]}
+    first = {"round": 0, "current": False, "cases": 2, **dict.fromkeys(("bias", "noise", "voxels_changed", "changed"))}
+    second = {"round": 1, "current": True, "cases": 2, "bias": [-1.5], "noise": None, "voxels_changed": [2]}
+    second["changed"] = [pytest.approx((1 / 111 + 1 / 122) / 2, abs=1e-6)]  # a voxel more than 110, and than 121
+    expected = {"store": str(store.root), "current": 1, "classes": ["lung"], "rounds": [first, second]}
     assert (json.loads(told), noted) == (expected, "")
 
 
@@ -54,7 +56,8 @@ def test_noise_of_round_0_is_named(workplace, capsys):
     assert "made noisy" in told
     assert "RandMarkovLabelNoise" in told
     changed = [sum(line["voxels_changed"][k] for line in store.manifest(0)) for k in range(2)]
-    assert f"a {changed[0]}, b {changed[1]}" in told
+    last = " ".join(line.split("│")[-2].strip() for line in told.splitlines() if line.startswith("│"))  # of each row
+    assert re.search(rf"a {changed[0]} \([\d.]+ %\), b {changed[1]} \([\d.]+ %\)", last)
 
 
 def test_round_that_is_not_there_is_refused(store, capsys):

@@ -22,7 +22,7 @@ from monai_sc.data.simulation import case as simulated_case
 from monai_sc.data.simulation import folder as simulation_folder
 from monai_sc.data.simulation.case import SimulationError
 from monai_sc.data.simulation.choice import NoiseChoice
-from monai_sc.data.simulation.simulate import simulate_folder, summary
+from monai_sc.data.simulation.simulate import simulate_folder, summarise_simulation
 from monai_sc.functional import boundary_displacement, case_seed, markov_label_noise
 from monai_sc.transforms import RandDilateErodeLabel
 from tests.forked import run_forked
@@ -189,7 +189,7 @@ def test_manifest_tells_what_was_done(masks, tmp_path):
     record = json.loads((tmp_path / "out" / "simulation.json").read_text())
     assert (record["seed"], record["cases"], record["source"]) == (7, 4, str(masks))
     assert record["noise"]["parameters"] == PARAMETERS
-    rows = summary(manifest)
+    rows = summarise_simulation(manifest)
     assert [(row["class"], row["cases"]) for row in rows] == [(1, 3), (4, 1), (255, 1)]
     assert rows[0]["dice"] == pytest.approx(np.mean([entry["dice"][0] for entry in manifest[1:]]))
     assert rows[2]["displacement_mm"] is None

@@ -265,8 +265,8 @@ def test_noise_rate_and_wrong_labels_are_found():
 
 P, Y = voxels(0, 10, 2)
 ERRORS = [
-    pytest.param(lambda: ConfidentLearning(0, 2), r"groups must be at least 1, .* got 0 and 2\.$", id="groups"),
-    pytest.param(lambda: ConfidentLearning(1, 1), r"classes at least 2 .* got 1 and 1\.$", id="classes"),
+    pytest.param(lambda: ConfidentLearning(0, 2), r"num_groups must be at least 1, .* got 0 and 2\.$", id="groups"),
+    pytest.param(lambda: ConfidentLearning(1, 1), r"num_classes at least 2 .* got 1 and 1\.$", id="classes"),
     pytest.param(
         lambda: ConfidentLearning(1, 2, prune="all"),
         r"^prune must be one of 'both', 'class', 'noise_rate', got 'all'\.$",

@@ -87,7 +87,7 @@ def test_summary_needs_a_round(store):
 
 def test_tables_show_the_numbers(store):
     console = Console(record=True, width=120)
-    print_results(summarise_run(store, HISTORY, reference=dice_of(0.9, 0.7)), console)
+    print_results(summarise_run(store, HISTORY, reference=dice_of(0.9, 0.7)), console=console)
     text = console.export_text()
     for part in ("disc", "ghost", "-3.00 [-3.50, -2.50]", "undefined", "0.450", "1 (kept)", "recovered 60 %"):
         assert part in text, part
@@ -113,7 +113,7 @@ def test_cases_that_were_left_out_are_listed(store, tmp_path):
     results = summarise_run(LabelStore(store.root, cases, class_names=store.class_names), HISTORY)
     assert results["skipped"] == cases.skipped
     console = Console(record=True, width=120)
-    print_results(results, console)
+    print_results(results, console=console)
     assert re.search(r"case9 .* Label file a\[b\]/c\.png is truncated or damaged", console.export_text())
 
 

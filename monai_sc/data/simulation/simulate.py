@@ -37,7 +37,7 @@ from monai_sc.data.simulation.case import (
 from monai_sc.data.simulation.folder import MANIFEST, RECORD, SimulationFolder
 from monai_sc.data.simulation.masks import find_masks, refuse_shared_folders
 
-__all__ = ["Calibrate", "simulate_folder", "summary"]
+__all__ = ["Calibrate", "simulate_folder", "summarise_simulation"]
 
 SCHEMA = 1
 CALIBRATION_CASES = 20
@@ -182,7 +182,7 @@ def simulate_folder(
             raise
 
 
-def summary(manifest: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summarise_simulation(manifest: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the means over the cases of a manifest for each class: one dictionary per class, sorted.
 
     Each has ``class``, the number of ``cases`` that hold it, clean or noisy, and the means of ``dice``,

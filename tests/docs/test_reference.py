@@ -1,0 +1,79 @@
+"""The reference holds what is public: every name that a package exports, and no other of that package."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import monai_sc
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "api").glob("*.rst"))
+DIRECTIVE = re.compile(r"^\.\. auto(module|class|function|data):: ([\w.]+)", re.MULTILINE)
+PACKAGES = [*sorted({*dir(monai_sc)} & monai_sc._MODULES), "comparison.ablations"]
+
+
+def found(name):
+    """Return what a dotted name stands for."""
+    module, _, last = name.rpartition(".")
+    return getattr(import_module(module), last)
+
+
+def exported(package):
+    """Return what a package exports by name, but for its modules and for the other names of a transform."""
+    module = import_module(f"monai_sc.{package}")
+    values = {name: getattr(module, name) for name in module.__all__}
+    return {
+        name: value
+        for name, value in values.items()
+        if not inspect.ismodule(value) and not (inspect.isclass(value) and value.__name__ != name)
+    }
+
+
+LISTED = [(kind, name, page) for page in PAGES for kind, name in DIRECTIVE.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_exported_name_is_in_the_reference(package):
+    modules = [name for kind, name, _ in LISTED if kind == "module"]
+    assert modules.count(f"monai_sc.{package}") == 1
+    by_themselves = [found(name) for kind, name, _ in LISTED if kind != "module"]
+    missing = [
+        name
+        for name, value in exported(package).items()
+        # the members of a module: classes and functions with a docstring of their own; constants need their line
+        if not ((inspect.isclass(value) or inspect.isroutine(value)) and value.__doc__)
+        and not any(value is other for other in by_themselves)
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, name, _ in LISTED if kind != "module"])
+def test_what_the_reference_lists_by_itself_is_exported_where_it_is(kind, name):
+    module, _, last = name.rpartition(".")
+    assert last in import_module(module).__all__
+    assert kind == ("class" if inspect.isclass(found(name)) else "function" if callable(found(name)) else "data") or (
+        kind == "data" and name.endswith(".Case")
+    )
+
+
+def test_every_package_and_every_page_is_listed():
+    assert sorted(name for kind, name, _ in LISTED if kind == "module") == sorted(f"monai_sc.{n}" for n in PACKAGES)
+    index = (Path(__file__).parents[2] / "docs" / "index.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^api/(\w+)$", index, re.MULTILINE)) == [page.stem for page in PAGES]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_exported_function_says_what_types_it_takes_and_gives(package):
+    for name, value in exported(package).items():
+        if inspect.isroutine(value):
+            signature = inspect.signature(value)
+            assert signature.return_annotation is not signature.empty, name
+            assert all(one.annotation is not one.empty for one in signature.parameters.values()), name
+
+
+def test_package_says_that_it_is_typed():
+    assert (Path(monai_sc.__file__).parent / "py.typed").is_file()
