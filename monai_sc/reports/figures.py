@@ -17,7 +17,7 @@ from monai_sc.reports.charts import draw_bias, draw_dice, shown_name
 __all__ = ["BOUNDARY_COLOURS", "draw_boundaries", "plot_correction"]
 
 BOUNDARY_COLOURS = {"clean": "#56B4E9", "given": "#D55E00", "corrected": "#F0E442"}
-"""Sky blue, vermillion and yellow of the Okabe-Ito palette: apart on grey for every kind of colour vision."""
+"""Sky blue, vermillion and yellow of the Okabe-Ito palette, which every kind of colour vision tells apart on grey."""
 
 
 def draw_boundaries(axes: Axes, image: np.ndarray, masks: Mapping[str, np.ndarray], *, width: float = 1.2) -> None:
