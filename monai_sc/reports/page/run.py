@@ -139,7 +139,8 @@ class RunSource(Sequence[PageCase]):
                 finding.remaining = None if remaining is None else remaining * factors[self.kept]
                 ends = finite_interval(after["bias_interval"][k])
                 finding.remaining_interval = None if ends is None else [end * factors[self.kept] for end in ends]
-                finding.remaining_verdict = after["verdict"][k]
+                small = after["verdict"][k] == "biased" and abs(after["bias"][k]) < 1
+                finding.remaining_verdict = "biased, by less than a voxel" if small else after["verdict"][k]
         correction = first.get("correction", {}).get(name, {})
         notes = correction_notes(correction.get("refused") or 0, correction.get("existence", {}))
         if first["num_skipped"][k]:
