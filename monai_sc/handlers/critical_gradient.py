@@ -82,7 +82,7 @@ class CriticalGradientHandler:
 
 def _steps_now(engine: SupervisedTrainer) -> bool:
     """Return whether the optimizer steps after this backward pass, as MONAI's trainer decides it."""
-    steps: int = getattr(engine, "accumulation_steps", 1)  # came with MONAI 1.6
+    steps: int = engine.accumulation_steps
     number, length = engine.state.iteration, engine.state.epoch_length
     if length is not None:
         number = (number - 1) % length + 1

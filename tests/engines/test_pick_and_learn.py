@@ -1,4 +1,3 @@
-import inspect
 import logging
 
 import pytest
@@ -133,9 +132,6 @@ def test_handler_predicts_by_the_inferer_of_the_trainer():
     torch.testing.assert_close(torch.stack(found), net.network.eval()(batch_of(data)[0]).detach())
 
 
-@pytest.mark.skipif(
-    "accumulation_steps" not in inspect.signature(SupervisedTrainer).parameters, reason="MONAI 1.5 has no accumulation"
-)
 def test_accumulated_steps_weigh_each_small_batch_for_itself():
     data = cases(4)
     net, other = networks(), networks()

@@ -156,7 +156,6 @@ def test_network_without_weights_is_left_alone():
 
 @pytest.mark.parametrize("number", [4, 5], ids=["whole-groups", "a-rest-at-the-end-of-the-epoch"])
 def test_accumulated_gradients_give_the_result_of_larger_batches(number):
-    pytest.importorskip("monai", minversion="1.6", reason="accumulation_steps came with MONAI 1.6")
     network, data = example(2, number)
     other = copy.deepcopy(network)
     trainer_of(network, data[:4], [CriticalGradientHandler(0.5)], batch_size=2).run()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from importlib.metadata import version
 
 import nibabel as nib
 import numpy as np
@@ -114,9 +113,6 @@ def test_empty_and_full_labels_are_read(write_nifti, value):
     check_label(LoadLabel()(write_nifti(np.full((3, 4, 2), value, dtype=np.uint8))), np.full((1, 3, 4, 2), value))
 
 
-@pytest.mark.skipif(
-    version("monai") < "1.6", reason="LoadImage of MONAI 1.5 cannot put the channel first where no metadata are tracked"
-)
 def test_label_is_loaded_without_metadata_where_monai_tracks_none(mask, write_png):
     path = write_png(mask.astype(np.uint8))
     set_track_meta(False)
