@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from monai_sc.data.phantom import phantom_image
 from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
-from monai_sc.functional.fit import draw_num_steps, fit_markov_noise
-from monai_sc.functional.fit_model import PairModel, RealPairs
+from monai_sc.functional.fit import _p_value, draw_num_steps, fit_markov_noise
+from monai_sc.functional.fit_model import PairModel, RealPairs, noise_parameters
 from monai_sc.functional.pair_statistics import SCALARS
 
 SCALES = {"stray_rate": np.sqrt, "dice": float, "displacement": float}
@@ -44,6 +45,7 @@ def test_rough_fit_resembles_the_pairs_in_dice_and_displacement(quick):
     assert (quick.num_used, quick.num_skipped, quick.num_groups) == (16, 0, 16)
     assert quick.real.num_pairs == 16
     assert 0 < quick.p_value <= 1
+    assert np.array_equal(quick.simulated.histogram_edges, quick.real.histogram_edges)  # so that they can be compared
 
 
 def test_parameters_are_ready_for_the_noise(quick):
@@ -63,8 +65,9 @@ def test_intervals_are_those_of_the_joint_draws(quick):
     assert correlation < -0.3  # more steps, each with a smaller probability
 
 
-def test_same_seed_gives_the_same(quick):
-    again = fit_markov_noise([torch.from_numpy(mask) for mask in DISCS], GROWN, budget=5000, max_steps=20)
+def test_same_seed_gives_the_same_and_a_weight_is_1_unless_it_is_given(quick):
+    clean = [torch.from_numpy(mask) for mask in DISCS]
+    again = fit_markov_noise(clean, GROWN, budget=5000, max_steps=20, weights={"dice": 1})
     assert again.parameters == quick.parameters
     assert again.intervals == quick.intervals
     assert again.distance == quick.distance
@@ -88,6 +91,17 @@ def recovery(clean, true, step_spread=0.0, seed=13, **options):
             low, high = fit.intervals[name]
             assert low <= value <= high, name
     return fit
+
+
+@pytest.mark.parametrize(
+    ("effect", "freedom"),
+    [pytest.param([0, 0], 2, id="nothing"), pytest.param([50, 0], 1, id="one"), pytest.param([30, 40], 1, id="a-mix")],
+)
+@pytest.mark.parametrize("distance", [1.0, 4.0])
+def test_p_value_is_that_of_what_the_parameter_cannot_take_up_of_two_statistics(effect, freedom, distance):
+    effects = np.array(effect, dtype=float)[:, None]
+    found = _p_value(distance, effects, np.eye(2), np.ones(2), np.random.default_rng(0))
+    assert found == pytest.approx(stats.chi2.sf(distance, freedom), abs=0.02)
 
 
 @pytest.mark.slow
@@ -156,6 +170,17 @@ def test_regions_leave_room_for_boundaries_that_go_half_as_far_again():
         extent = np.ptp(np.flatnonzero(copy[0].any(axis=1))) + 1
         assert mask.mask.shape[0] >= extent + 2 * (9 + 4)
         assert mask.mask.shape[0] < copy.shape[1]
+    farther = [[np.pad(mask, ((0, 0), (40, 0), (0, 40))) for mask in masks] for masks in (clean, noisy)]
+    assert [mask.mask.shape for mask in RealPairs(*farther, None, None).clean] == [m.mask.shape for m in pairs.clean]
+
+
+def test_statistics_are_scaled_by_the_smallest_side_of_a_voxel():
+    pairs = RealPairs(DISCS, GROWN, (2.0, 0.5), None)
+    statistics = {"displacement": -1, "magnitude": 1.5, "spread_between": 0.5, "spread_within": 0, "dice": 0.8}
+    statistics |= {"correlation_length": np.inf, "stray_rate": 0.04, "dice_spread": 0.1}
+    assert pairs.scaled(np.array([statistics[name] for name in SCALARS])) == pytest.approx(
+        [-2, np.log(3), 0, np.log(0.01), np.log(64), 0.2, 0.8, np.log(0.1)]
+    )
 
 
 def test_standard_errors_are_those_of_groups():
@@ -180,6 +205,45 @@ def test_point_of_the_search_and_the_one_it_stands_for_have_the_same_noise():
     assert asked["march_prob"].max() <= 1
     assert (asked["smooth_sigma"] == 0).any()
     assert asked["smooth_sigma"][asked["smooth_sigma"] > 0].min() >= 0.5
+
+
+def test_axes_of_the_search_stand_for_the_parameters_that_they_name():
+    pairs = RealPairs(DISCS, GROWN, None, None)
+    middle = np.full(6, 0.5)
+    model = PairModel(pairs, vary_steps=True, max_steps=49, fixed={}, seed=0)
+    assert {name: float(value) for name, value in model.values(middle).items()} == {
+        "num_steps": 7,
+        "expansion_prob": 0.5,
+        "march_prob": pytest.approx((0.05 * 49) ** 0.5 / (7 * np.exp(0.5))),  # whose mean number of moves is sqrt(2.45)
+        "flip_prob": pytest.approx(0.3 / 16),
+        "smooth_sigma": pytest.approx(0.5 + 2.5 * 0.37 / 0.87),
+        "step_spread": 1,
+    }
+    model = PairModel(pairs, vary_steps=False, max_steps=49, fixed={}, seed=0)
+    assert model.values(middle)["march_prob"] == pytest.approx((0.05 * 49) ** 0.5 / 7)
+    assert "step_spread" not in model.values(middle)
+
+
+def test_simulated_pairs_are_new_at_each_call_and_the_same_with_the_same_seed():
+    pairs = RealPairs(DISCS, GROWN, None, None)
+    values = {"num_steps": 3, "expansion_prob": 0.5, "march_prob": 0.5, "flip_prob": 0, "smooth_sigma": 0}
+    model, again = (PairModel(pairs, vary_steps=False, max_steps=20, fixed={}, seed=5) for _ in range(2))
+    first, second = ([[error.dice for error in m.errors(values, 8)] for _ in range(2)] for m in (model, again))
+    assert first == second
+    assert first[0] != first[1]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "smoothing"),
+    [
+        pytest.param(0, {"smoothing": None}, id="none"),
+        pytest.param(1.23456, {"smoothing": "before_flips", "smooth_sigma": 1.235}, id="some"),
+    ],
+)
+def test_parameters_have_four_digits_and_smoothing_only_where_it_was_found(sigma, smoothing):
+    values = {"num_steps": 4.0, "expansion_prob": 0.75, "march_prob": 0.123456, "flip_prob": 0.0, "smooth_sigma": sigma}
+    expected = {"num_steps": 4, "expansion_prob": 0.75, "march_prob": 0.1235, "flip_prob": 0.0, **smoothing}
+    assert noise_parameters(values, {"in_plane": True}) == {**expected, "in_plane": True}
 
 
 def test_steps_of_cases_are_log_normal_with_the_median_and_cut_off():

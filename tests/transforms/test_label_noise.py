@@ -270,17 +270,6 @@ class TestPresets:
         for structure in preset.structures:
             assert np.any(np.asarray(noise_preset(name, structure=structure)(label[:1])) != label[:1])
 
-    def test_the_released_expansion_of_jsrt(self):
-        assert dict(NOISE_PRESETS["jsrt-expand"].parameters) == {
-            "num_steps": (180, 180, 100),
-            "expansion_prob": 0.8,
-            "march_prob": (0.05, 0.05, 0.02),
-            "flip_prob": 0.2,
-            "smoothing": "after_flips",
-            "smooth_sigma": 2.0,
-            "smooth_radius": 2,
-        }
-
     def test_one_structure_has_its_own_values(self):
         noise = noise_preset("jsrt-shrink-paper", structure="clavicle", flip_prob=0.0)
         assert (noise.parameters["num_steps"], noise.parameters["march_prob"]) == (120, 0.05)
