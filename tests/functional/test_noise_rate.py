@@ -12,6 +12,7 @@ CASES = [
     pytest.param([([HALF], [FULL])], 1 / 2, id="too-little"),
     pytest.param([([[1, 1, 0, 0]], [HALF])], 1, id="nothing-in-common"),
     pytest.param([([EMPTY], [HALF])], 1, id="nothing-predicted"),
+    pytest.param([([EMPTY], [[0, 0, 0, 1]])], 1, id="a-single-voxel"),
     pytest.param([([HALF], [EMPTY])], 1, id="nothing-there"),
     pytest.param([([FULL], [HALF]), ([HALF], [HALF])], 2 / 6, id="cases-are-summed"),
     pytest.param([([FULL], [HALF]), ([EMPTY], [EMPTY])], 1 / 2, id="empty-case-adds-nothing"),

@@ -7,6 +7,7 @@ from scipy import ndimage
 from monai_sc.functional.pair_statistics import (
     NUM_LAGS,
     CleanMask,
+    PairErrors,
     correlation_length,
     correlation_sums,
     pair_statistics,
@@ -162,6 +163,21 @@ def test_smooth_error_is_correlated_over_a_longer_way_than_a_rough_one():
         lengths.append(pair_statistics(errors).correlation_length)
     assert lengths == sorted(lengths)
     assert lengths[2] > 2 * lengths[0]
+
+
+def test_histogram_covers_the_displacements_but_for_the_most_extreme_hundredth():
+    edge = np.repeat([-4, 4], [500, 500]).astype(float)  # one half of the boundary is too far in, one too far out
+    edge[:3], edge[-3:] = -50, 50
+    errors = PairErrors(0.9, edge, 0, 100, np.zeros((2, NUM_LAGS)))
+    statistics = pair_statistics([errors])
+    assert statistics.histogram_edges[[0, -1]].tolist() == [-4, 4]
+    assert (statistics.histogram * np.diff(statistics.histogram_edges)).sum() == pytest.approx(0.994)
+    assert statistics.lags[:3].tolist() == [1, 2, 3]
+    wide = pair_statistics([errors], lag_width=7.0)
+    assert wide.histogram_edges[[0, -1]].tolist() == [-7, 7]
+    assert wide.lags[:3].tolist() == [7, 14, 21]
+    same = pair_statistics([errors], histogram_edges=np.array([-60.0, 0.0, 60.0]))
+    np.testing.assert_allclose(same.histogram, [0.5 / 60] * 2)
 
 
 def test_statistics_of_no_pair_are_refused():

@@ -9,6 +9,7 @@ changed lines: the quickest ones, a minute of them.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import importlib
 import json
@@ -210,6 +211,7 @@ def import_others() -> None:
             importlib.import_module(module.name)
     for name in [name for name in sys.modules if name.split(".")[0] == "monai_sc"]:
         del sys.modules[name]
+    gc.freeze()  # what is imported stays; to collect it in every fork again takes longer than many tests
 
 
 def main() -> None:
