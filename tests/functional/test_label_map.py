@@ -27,6 +27,10 @@ CASES = [
     pytest.param("11110222", [2, 1], ["00001111", "11111000"], "11112222", "11112222", id="a-tie-goes-to-the-first"),
     pytest.param("00111000", [1, 5], ["01111100", "00000000"], "01111100", "01111100", id="a-class-that-is-absent"),
     pytest.param("0101", [1], ["1111"], "1111", "1111", id="full"),
+    pytest.param("1122", [1, 2], ["1111", "0011"], "1111", "1111", id="one-is-everywhere"),
+    pytest.param(
+        "0011112222", [1, 2], ["0001000000", "0000002222"], "0001122222", "0001112222", id="withdraws-on-both-sides"
+    ),
 ]
 
 
@@ -135,11 +139,13 @@ def test_refused(label_map, classes, options, message):
         split_label_map(label_map, classes, **options)
 
 
-def test_masks_of_another_shape_and_an_unknown_rule_are_refused():
+def test_masks_that_do_not_fit_and_an_unknown_rule_are_refused():
     with pytest.raises(ValueError, match=r"one channel per class, \(2, 3\), got \(1, 3\)\.$"):
         merge_masks(row("010"), row("012"), [1, 2])
     with pytest.raises(ValueError, match=r"overlap must be one of 'nearest', 'priority', got 'allow'\.$"):
         merge_masks(row("010"), row("011"), [1], overlap="allow")
+    with pytest.raises(ValueError, match=r"^masks must be binary, .*, got 2;"):
+        merge_masks(row("020"), row("011"), [1])
 
 
 def test_a_class_that_the_dtype_of_the_map_cannot_hold_is_refused():
