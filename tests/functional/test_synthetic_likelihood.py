@@ -106,6 +106,7 @@ class KnownLaw:
 def test_walk_from_afar_draws_from_the_law_whatever_the_length_of_its_first_steps(power, width):
     law = KnownLaw([0.35, 0.6], [0.04, 0.06], start=[0.95, 0.05])
     draws, distances = _walk(law, width**2 * np.eye(2), power, 600, np.random.default_rng(0))
+    assert len(draws) == 40 * 300 / 10  # of 40 walks the second half, of which every tenth step
     np.testing.assert_allclose(draws.mean(axis=0), law.mean, atol=0.015)
     np.testing.assert_allclose(draws.std(axis=0), law.deviation / np.sqrt(power), rtol=0.15)
     np.testing.assert_allclose(distances, law.log_likelihood(draws, cautious=False)[1])
