@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pickle
+import runpy
 
 import numba
 import numpy as np
 import pytest
+from numba.core import caching
 
 from monai_sc.functional.compiled import compiled
 
@@ -62,3 +64,36 @@ def test_other_errors_are_not_hidden(monkeypatch):
 def test_a_compiled_function_keeps_its_name_and_docstring():
     assert compiled(fill).__name__ == "fill"
     assert compiled(fill).__doc__ == "Fill with 1."
+
+
+@pytest.fixture
+def in_a_new_folder(tmp_path, monkeypatch):
+    """Return a function that compiles as a new process does, whose compiled code is kept in a new folder."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "module.py"
+    file.write_text("def fill(array):\n    array[:] = 1\n")
+
+    def compile_and_fill():
+        array = np.zeros(2)
+        compiled(runpy.run_path(str(file))["fill"])(array)
+        return array.tolist()
+
+    return compile_and_fill
+
+
+def test_a_full_disk_does_not_matter(in_a_new_folder, monkeypatch, tmp_path):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", full)
+    assert in_a_new_folder() == [1, 1]
+    assert not [*tmp_path.rglob("*.nbc")]
+
+
+def test_compiled_code_that_was_cut_off_does_not_matter(in_a_new_folder, tmp_path):
+    assert in_a_new_folder() == [1, 1]
+    (file,) = tmp_path.rglob("*.nbc")
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises((EOFError, pickle.UnpicklingError)):
+        pickle.loads(file.read_bytes())
+    assert in_a_new_folder() == [1, 1]
