@@ -40,7 +40,7 @@ class LabelStore(RoundFolders):
     whose files have the type, shape, dtype, geometry and values of the case's own label files::
 
         round-001/round.json       what was done: the parameters of the round
-        round-001/manifest.jsonl   one line per case: files, sources with SHA-256, what was done, what it changed
+        round-001/manifest.jsonl   one line per case: files and sources with SHA-256, what was done, what it changed
         round-001/CASE/CLASS.png   (CASE/label.png where labels are maps)
         current.json               the round that is in force
         store.json                 the arguments of the store, from which :py:meth:`open` makes it again

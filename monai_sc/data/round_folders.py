@@ -85,6 +85,19 @@ class RoundFolders:
                     changed.append(path)
         return changed
 
+    def changed_labels(self, number: int) -> list[Path]:
+        """Return the label files of a round that was written which have changed since, or are gone.
+
+        Their SHA-256 decides, which rounds of older versions do not have.
+        """
+        folder = self._folder(self._checked(number))
+        noted = [
+            (folder / name, digest)
+            for entry in self.manifest(number)
+            for name, digest in zip(entry["files"], entry.get("sha256", ()), strict=False)
+        ]
+        return [file for file, digest in noted if not file.is_file() or sha256(file) != digest]
+
     def claim(self) -> None:
         """Keep other processes from writing rounds, until :py:meth:`release` or the end of this process.
 

@@ -125,6 +125,7 @@ class RoundWriter:
         entry = {
             "case": case_id,
             "files": [file.relative_to(self.folder).as_posix() for file in files],
+            "sha256": [sha256(file) for file in files],
             "sources": [_source(source) for source in files_of(case)],
             "voxels_changed": changed,
             "dice_to_previous": [round(float(d), 6) for d in dice(mask, before)],

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from monai.data import DataLoader, PersistentDataset, decollate_batch
 from monai.transforms import Compose
 
-from monai_sc.data.cases import files_of
+from monai_sc.data.cases import file_keys, files_of
+from monai_sc.data.file_checks import check_whole
+from monai_sc.data.usable_cases import NAMES
 
-__all__ = ["check_loaders"]
+__all__ = ["check_loaders", "damaged_file"]
 
 
 def check_loaders(training: Any, clean: DataLoader | None, relabel: DataLoader) -> dict[str, Any]:
@@ -54,6 +56,20 @@ def check_loaders(training: Any, clean: DataLoader | None, relabel: DataLoader) 
         _first_batch("clean_loader", clean, ("image", "label"))
     cases: list[dict[str, Any]] = decollate_batch(_first_batch("relabel_loader", relabel, ("id", "image")))
     return cases[0]
+
+
+def damaged_file(loaders: Iterable[Any]) -> str:
+    """Return what is wrong with the first damaged file of the cases of some loaders, nothing if all are whole."""
+    cases = [case for loader in loaders for case in getattr(getattr(loader, "dataset", None), "data", None) or ()]
+    try:
+        files = {file: NAMES[key] for case in cases for key in file_keys(case) for file in files_of(case, key)}
+        for file, name in files.items():
+            check_whole(file, f"{name} {file}", to_end=True)
+    except ValueError as error:
+        return str(error)
+    except (AttributeError, TypeError):  # cases that were loaded before
+        pass
+    return ""
 
 
 def _refuse_shared_cases(clean: Any, training: Sequence[Mapping[str, Any]]) -> None:

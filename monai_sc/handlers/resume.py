@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import zipfile
 from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,9 @@ class ResumeHandler:
     def _load(self, engine: Workflow) -> None:
         max_epochs = engine.state.max_epochs
         try:
+            with zipfile.ZipFile(self.path) as file:  # whose checksums torch.load does not look at
+                if changed := file.testzip():
+                    raise ValueError(f"the checksum of {changed} is wrong")
             checkpoint = torch.load(self.path, map_location=engine.state.device, weights_only=True)
             Checkpoint.load_objects(self._everything(), checkpoint)
         except OtherRunError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
@@ -13,13 +14,16 @@ from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 
 from monai_sc.data.label_store import LabelStore
-from monai_sc.handlers.loaders import check_loaders
+from monai_sc.handlers.loaders import check_loaders, damaged_file
 from monai_sc.handlers.relabelling import to_file_grid
 from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.training_data import TrainingLabels
 from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, prepare, rank, unwrapped
 
 __all__ = ["StoreRun"]
+
+# How MONAI begins what it says of an error in a transform that loads a file; it does not name the file.
+IN_A_LOADER = re.compile(r"applying transform <(monai\.transforms\.io|monai_sc\.transforms\.load)\.")
 
 
 class StoreRun(ABC):
@@ -145,7 +149,7 @@ class StoreRun(ABC):
             )
         if is_main():
             self._claim()
-            self._refuse_changed_sources()
+            self._refuse_changed_files(number)
             for orphan in newer:  # written just before this run was interrupted, and not yet in its checkpoint
                 self.store.discard(orphan)
         gather()
@@ -165,13 +169,21 @@ class StoreRun(ABC):
         parts = {"network": unwrapped(engine.network), "optimizer": engine.optimizer, "lr_scheduler": self.lr_scheduler}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def _refuse_changed_sources(self) -> None:
+    def _refuse_changed_files(self, number: int) -> None:
+        """Refuse labels that were given, or that the run has made, if they are no longer what they were."""
         changed = self.store.changed_sources()
         if changed:
             raise ValueError(
                 f"Label files must stay as they were when labels were made from them, but {changed[0]} "
                 f"{'has changed' if changed[0].is_file() else 'is gone'}, and {len(changed) - 1} more; put the old "
                 "ones back, or choose another folder for a new run."
+            )
+        changed = self.store.changed_labels(number) if number else []
+        if changed:
+            raise ValueError(
+                f"The labels of round {number} must stay as they were written, but {changed[0]} "
+                f"{'has changed' if changed[0].is_file() else 'is gone'}, and {len(changed) - 1} more; put the old "
+                "ones back from a copy, or choose another folder for a new run."
             )
 
     def _claim(self) -> None:
@@ -185,8 +197,13 @@ class StoreRun(ABC):
             self.store.release()
             self._has_claimed = False
 
-    def _fail(self, engine: Engine, error: BaseException) -> None:
+    def _fail(self, engine: SupervisedTrainer, error: BaseException) -> None:
         self._release()
         if is_lost(error):  # in the midst of training, where the backend says it in its own words
             raise OtherProcessError(LOST.format(rank())) from error
+        if IN_A_LOADER.search(str(error)):
+            engine.logger.info("A file could not be loaded; looking for one that is damaged.")
+            loaders = (engine.data_loader, self.relabel_loader, getattr(self, "clean_loader", None))
+            if damaged := damaged_file(loaders):
+                raise ValueError(damaged) from error
         raise error

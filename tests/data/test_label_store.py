@@ -126,6 +126,20 @@ def test_manifest_tells_what_changed(tmp_path):
     assert record["classes"] == ["class_0", "class_1"]
 
 
+def test_labels_that_change_after_a_round_are_found(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in", classes=2))
+    write_round(store, 1)
+    assert store.changed_labels(1) == []
+    first, second = (Path(file) for case in store.datalist()[:2] for file in case["label"][1:])
+    first.unlink()
+    second.write_bytes(second.read_bytes() + b"\0")
+    assert store.changed_labels(1) == [first, second]
+    manifest = store.root / "round-001" / "manifest.jsonl"
+    lines = [{key: line[key] for key in line.keys() - {"sha256"}} for line in store.manifest(1)]
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert store.changed_labels(1) == []  # an older version has noted no checksums
+
+
 def test_any_round_can_be_restored(tmp_path):
     store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
     assert (store.rounds, store.current) == ([0], 0)

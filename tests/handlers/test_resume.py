@@ -94,6 +94,17 @@ def test_unfit_checkpoint_is_refused(tmp_path, content):
         trainer.run()
 
 
+def test_checkpoint_with_a_flipped_bit_is_refused(tmp_path):
+    trainer = build(tmp_path / "a.pt", epochs=1)
+    trainer.run()
+    content = bytearray((tmp_path / "a.pt").read_bytes())
+    content[content.index(trainer.network[0].weight.detach().numpy().tobytes())] ^= 1
+    (tmp_path / "a.pt").write_bytes(content)
+    trainer = build(tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"a\.pt must be the checkpoint .* damaged .*the checksum of .* is wrong"):
+        trainer.run()
+
+
 def test_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     trainer = build(tmp_path / "a.pt")
     save = torch.save

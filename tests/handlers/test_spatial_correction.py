@@ -161,6 +161,13 @@ def checksums(folder):
     }
 
 
+def flipped(file):
+    """Return the content of a file with one bit flipped."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    return bytes(content)
+
+
 def label_dice(store, number):
     pairs = [(store.read(case["id"], number), store.read_clean(case["id"])) for case in store.cases]
     return np.mean([2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in pairs])
@@ -518,6 +525,31 @@ def test_label_file_that_changed_since_a_round_stops_the_run(tmp_path):
     with pytest.raises(ValueError, match=r"must stay as they were .*case1_label\.nii\.gz has changed, and 0 more"):
         trainer.run()
     assert checksums(tmp_path / "labels") == rounds
+
+
+@pytest.mark.parametrize("change", [lambda file: file.write_bytes(flipped(file)), Path.unlink], ids=["bit", "gone"])
+def test_label_of_a_round_that_changed_since_stops_the_run(tmp_path, change):
+    trainer, _handler, store = build_resumable(tmp_path)
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=14), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    change(Path(store.datalist(1)[2]["label"]))
+    trainer, _handler, _store = build_resumable(tmp_path)
+    with pytest.raises(ValueError, match=r"round 1 must stay as they .*case2/disc\.nii\.gz (has c|is g).*, and 0 m"):
+        trainer.run()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", ["clean_loader", "relabel_loader"])
+def test_image_that_is_damaged_during_a_run_is_named(tmp_path, name, workers):
+    trainer, handler, _store = build(tmp_path)
+    loader = getattr(handler, name)
+    setattr(handler, name, DataLoader(loader.dataset, batch_size=2, num_workers=workers))
+    image = Path(loader.dataset.data[-1]["image"])
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=12), lambda: image.write_bytes(image.read_bytes()[:-200]))
+    # The relabel loader's images are those of the trainer too.
+    with pytest.raises(ValueError, match=rf"^Image file .*/{image.name} is truncated or damaged: .*; copy it again"):
+        trainer.run()
 
 
 def test_run_goes_on_with_its_own_options_only(tmp_path):
