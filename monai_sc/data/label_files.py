@@ -16,6 +16,7 @@ from nibabel.openers import ImageOpener
 from PIL import Image
 
 from monai_sc.data.durable import sync_file
+from monai_sc.transforms.load import unreadable
 
 __all__ = [
     "ONE_FILE",
@@ -72,19 +73,23 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
         name: what an error calls ``values``.
 
     Raises:
-        ValueError: when ``values`` have another size than ``source``, or its dtype cannot hold them.
+        ValueError: when ``values`` have another size than ``source``, its dtype cannot hold them, or it is a damaged
+            NIfTI file.
         OSError: when the disk cannot take the file.
     """
     suffix = file_suffix(source)
     if suffix in NIFTI:
-        template: Any = nib.load(source)
-        given = template.dataobj
+        try:
+            template: Any = nib.load(source)
+            given = template.dataobj
+            # Byte by byte, for nibabel does not write again all that it has read.
+            with ImageOpener(os.fspath(source)) as file:
+                header = file.read(given.offset)
+        except Exception as error:  # of a file that was damaged since it was checked
+            raise unreadable(f"Label file {source}", error) from error
         scaled = (given.slope, given.inter) != (1, 0)
         raw = _unscaled(values, given) if scaled else values
         stored = _stored_like(raw, given.shape, given.dtype, source, name)
-        # Byte by byte, for nibabel does not write again all that it has read.
-        with ImageOpener(os.fspath(source)) as file:
-            header = file.read(given.offset)
         with ImageOpener(os.fspath(path), "wb") as file:
             file.write(header + stored.tobytes(order="F"))
     elif suffix in (".png", ".bmp"):

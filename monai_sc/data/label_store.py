@@ -325,8 +325,8 @@ class LabelStore(RoundFolders):
             previous: the round that the new labels are compared with.
 
         Raises:
-            ValueError: when the round exists already, there is no round ``previous``, cases are missing at the end, or
-                another process writes into the store.
+            ValueError: when the round exists already, there is no round ``previous``, cases are missing at the end, a
+                label file that was given has changed since the round before, or another process writes into the store.
             OSError: when the disk cannot take it.
         """
         self._checked(previous)

@@ -85,6 +85,20 @@ class RoundFolders:
                     changed.append(path)
         return changed
 
+    def refuse_changed_sources(self) -> None:
+        """Refuse to make labels from files that are not what they were in the round before.
+
+        Raises:
+            ValueError: naming the first file.
+        """
+        changed = self.changed_sources()
+        if changed:
+            raise ValueError(
+                f"Label files must stay as they were when labels were made from them, but {changed[0]} "
+                f"{'has changed' if changed[0].is_file() else 'is gone'}, and {len(changed) - 1} more; put the old "
+                "ones back, or choose another folder for a new run."
+            )
+
     def changed_labels(self, number: int) -> list[Path]:
         """Return the label files of a round that was written which have changed since, or are gone.
 

@@ -47,6 +47,7 @@ def write_round(
             yield writer
             gather()
             if is_main():
+                store.refuse_changed_sources()  # or it would note what they hold now
                 numbers = {"round": number, "previous": previous, "classes": store.class_names}
                 writer.finish({**record, **numbers, **versions})
                 partial.rename(final)

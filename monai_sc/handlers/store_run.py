@@ -171,13 +171,7 @@ class StoreRun(ABC):
 
     def _refuse_changed_files(self, number: int) -> None:
         """Refuse labels that were given, or that the run has made, if they are no longer what they were."""
-        changed = self.store.changed_sources()
-        if changed:
-            raise ValueError(
-                f"Label files must stay as they were when labels were made from them, but {changed[0]} "
-                f"{'has changed' if changed[0].is_file() else 'is gone'}, and {len(changed) - 1} more; put the old "
-                "ones back, or choose another folder for a new run."
-            )
+        self.store.refuse_changed_sources()
         changed = self.store.changed_labels(number) if number else []
         if changed:
             raise ValueError(

@@ -140,6 +140,32 @@ def test_labels_that_change_after_a_round_are_found(tmp_path):
     assert store.changed_labels(1) == []  # an older version has noted no checksums
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content + b"\0", r"must stay as they were .*case 0\.nii\.gz has changed, and 0 more"),
+        (lambda content: content[:-9], r"^Label file .*case 0\.nii\.gz cannot be read: .*; copy it again"),
+    ],
+    ids=["other", "truncated"],
+)
+def test_round_is_not_made_from_a_label_that_changes_meanwhile(tmp_path, change, message):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    write_round(store, 1)
+    label = Path(store.cases[0]["label"])
+    content = label.read_bytes()
+
+    def damage(mask):
+        label.write_bytes(change(content))
+        return mask
+
+    with pytest.raises(ValueError, match=message):
+        write_round(store, 2, damage, previous=1)
+    assert store.rounds == [0, 1]
+    label.write_bytes(content)
+    write_round(store, 2, previous=1)
+    assert store.changed_sources() == []
+
+
 def test_any_round_can_be_restored(tmp_path):
     store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
     assert (store.rounds, store.current) == ([0], 0)
