@@ -33,7 +33,7 @@ define make_venv
 	@touch $@
 endef
 
-.PHONY: help demo test test-real docs benchmark fuzz mutants test-oldest wheel clean
+.PHONY: help demo test test-real docs benchmark fuzz mutants endurance test-oldest wheel clean
 
 help:
 	@echo "make demo         correct noisy labels of generated images; results in $(DEMO)/"
@@ -43,6 +43,7 @@ help:
 	@echo "make benchmark    time the package against slow versions of the same"
 	@echo "make fuzz         over 10,000 inputs of all kinds: each gives a right result or one sentence"
 	@echo "make mutants      would the tests notice changes of the code? FILES=... SAMPLE=25"
+	@echo "make endurance    an hour of kills, damaged files and full disks: is anything lost? MINUTES=60"
 	@echo "make test-oldest  the tests with the oldest versions that pyproject.toml allows"
 	@echo "make wheel        build sdist and wheel, and run bundles, commands and docs with the wheel alone"
 	@echo "make clean        delete what these commands made"
@@ -88,6 +89,11 @@ SAMPLE ?= 25
 mutants: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e ".[mutation]"
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/run.py --sample $(SAMPLE) $(FILES)
+
+MINUTES ?= 60
+endurance: $(VENV)/installed
+	rm -rf build/endurance
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/endurance.py --minutes $(MINUTES) --out build/endurance
 
 # Old releases warn about newer Pythons and one another, so warnings are no errors here.
 test-oldest: $(OLDEST)/installed

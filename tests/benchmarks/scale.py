@@ -60,7 +60,8 @@ def memory():
     return int(status.split("VmRSS:")[1].split()[0]) // 1024
 
 
-def build(folder, number):
+def build(folder, number, *, epochs=1, rounds=1):
+    """Return the trainer, the handler and the store of a run that never finds its labels right."""
     store = LabelStore(folder / "labels", write_cases(folder / "train", "case", number, 3.0))
     clean = write_cases(folder / "clean", "clean", 6, 0.0)
     image = LoadImaged("image", image_only=True, ensure_channel_first=True)
@@ -71,12 +72,12 @@ def build(folder, number):
         store,
         clean_loader=DataLoader(Dataset(clean, both), batch_size=2),
         relabel_loader=DataLoader(Dataset(store.cases, relabel), batch_size=8),
-        epochs_per_round=1,
+        epochs_per_round=epochs,
         progress=False,
     )
     trainer = SupervisedTrainer(
         device=torch.device("cpu"),
-        max_epochs=2,
+        max_epochs=epochs * (rounds + 1),
         epoch_length=1,
         train_data_loader=DataLoader(Dataset(store.datalist(), both), batch_size=2),
         network=network,
@@ -84,7 +85,7 @@ def build(folder, number):
         loss_function=lambda p, y: convert_to_tensor(p, track_meta=False).sum() * 0,
         train_handlers=[handler],
     )
-    return trainer, store
+    return trainer, handler, store
 
 
 def measure(number):
@@ -101,7 +102,7 @@ def measure(number):
     memories = []
     RoundWriter.write = marked
     with tempfile.TemporaryDirectory() as name:
-        trainer, store = build(Path(name), number)
+        trainer, _, store = build(Path(name), number)
         trainer.run()
         steps = 1000 * np.diff(marks)
         tenth = number // 10

@@ -17,10 +17,11 @@ import shutil
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
-from small_run import build, digest, result_of
+from small_run import CLASSES, build, digest, result_of
 
 from monai_sc.data import LabelStore
 
@@ -31,8 +32,22 @@ def checksums(folder):
     return {str(file): digest(file.read_bytes()) for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
-def child(data, out, workers, *, operation=None, seconds=None, counted=None):
-    """Run in a process of its own, which dies before an operation, or after some time; return whether it ended."""
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def child(make, out, *, act=kill, operation=None, seconds=None, counted=None, told=None):
+    """Run in a process of its own; return whether it ended, as the exit status of that process.
+
+    Args:
+        make: returns the trainer, the handler and the store.
+        out: folder of the run.
+        act: called with each audit event of an operation on a file of the run, from one of them on.
+        operation: number of that one.
+        seconds: after which the process dies.
+        counted: file for the number of operations.
+        told: file for what is wrong, a list of what the errors say, instead of standard error.
+    """
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -42,25 +57,31 @@ def child(data, out, workers, *, operation=None, seconds=None, counted=None):
 
         def watch(event, arguments):
             nonlocal seen
-            if event in OPERATIONS and str(out) in str(arguments[0]):
+            if event in OPERATIONS and f"{out}/" in f"{arguments[0]}/":
                 seen += 1
-                if seen == operation:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                if operation is not None and seen >= operation:
+                    act(event, arguments)
 
         sys.addaudithook(watch)
         if seconds is not None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process at once, as SIGKILL does
             signal.setitimer(signal.ITIMER_REAL, seconds)
-        trainer, handler, store = build(data, out, workers=workers)
+        trainer, handler, store = make()
         trainer.run()
         signal.setitimer(signal.ITIMER_REAL, 0)
         operations = seen
-        (out / "result.json").write_text(json.dumps(result_of(trainer, handler, store)))
+        (out.parent / f"{out.name}.json").write_text(json.dumps(result_of(trainer, handler, store)))
         if counted is not None:
             counted.write_text(str(operations))
         status = 0
     except BaseException as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        if told is None:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        else:
+            causes = [error]
+            while cause := causes[-1].__cause__ or causes[-1].__context__:
+                causes.append(cause)
+            told.write_text(json.dumps([str(one) for one in causes]))
     finally:
         os._exit(status)
 
@@ -73,7 +94,7 @@ def problems_of(out, cases, originals, data):
     if not (out / "labels").is_dir():
         return problems
     try:
-        store = LabelStore(out / "labels", cases, class_names=["large", "small"])
+        store = LabelStore(out / "labels", cases, class_names=CLASSES, config_version="1.2.3")
         for folder in (out / "labels").glob("round-*"):
             number = int(folder.name.removeprefix("round-"))
             if number not in store.rounds or len(store.manifest(number)) != len(cases):
@@ -106,9 +127,9 @@ def main():
     whole.mkdir(parents=True)
     counted = options.folder / "operations.txt"
     begin = time.monotonic()
-    assert child(data, whole, options.workers, counted=counted) == 0
+    assert child(partial(build, data, whole, workers=options.workers), whole, counted=counted) == 0
     duration, operations = time.monotonic() - begin, int(counted.read_text())
-    expected = json.loads((whole / "result.json").read_text())
+    expected = json.loads((options.folder / "whole.json").read_text())
     cases = [
         {"id": f"case{k}", **{kind: [str(data / f"case{k}_{c}_{kind}.nii.gz") for c in ("large", "small")]
                               for kind in ("image", "label")}}
@@ -116,8 +137,9 @@ def main():
     ]  # fmt: skip
     originals = checksums(data)
     killed, runs, failures = 0, 0, []
+    out = options.folder / "killed"
+    make = partial(build, data, out, workers=options.workers)
     while killed < options.kills:
-        out = options.folder / "killed"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         runs += 1
@@ -128,16 +150,16 @@ def main():
                 moment = {"operation": draw.randint(1, operations)}
             else:
                 moment = {"seconds": draw.uniform(0.0, duration)}
-            status = child(data, out, options.workers, **moment)
+            status = child(make, out, **moment)
             if status >= 0:  # it ended before
                 break
             moments.append(moment)
             killed += 1
             failures += [(moments, problem) for problem in problems_of(out, cases, originals, data)]
-        if status != 0 and child(data, out, options.workers) != 0:
+        if status != 0 and child(make, out) != 0:
             failures.append((moments, "the run does not go on"))
             continue
-        result = json.loads((out / "result.json").read_text())
+        result = json.loads((options.folder / "killed.json").read_text())
         different = [key for key in expected if result[key] != expected[key]]
         if different:
             failures.append((moments, f"the result differs in {different}"))

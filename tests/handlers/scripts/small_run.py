@@ -23,6 +23,7 @@ from ignite.engine import Events
 from monai.data import CacheDataset, DataLoader, Dataset, DistributedSampler
 from monai.engines import SupervisedEvaluator, SupervisedTrainer
 from monai.handlers import LrScheduleHandler, MeanDice, from_engine
+from monai.networks.layers import Conv, Norm
 from monai.transforms import AsDiscreted, Compose, LoadImaged, RandAxisFlipd, SelectItemsd
 from monai.utils import convert_to_tensor, set_determinism
 
@@ -32,18 +33,18 @@ from monai_sc.handlers import ConfidentLearningHandler, ResumeHandler, SpatialCo
 from monai_sc.parallel import gather
 from monai_sc.transforms import LoadLabeld
 
-SIZE = 32
+SHAPE = (32, 32)
 CLASSES = ["large", "small"]
 
 
 class Net(torch.nn.Module):
     """Nearly the image, which holds minus the distance to the true boundary of each class."""
 
-    def __init__(self, norm=True):
+    def __init__(self, norm=True, ndim=2):
         super().__init__()
-        self.offset = torch.nn.Parameter(torch.zeros(1, len(CLASSES), 1, 1))
-        self.conv = torch.nn.Conv2d(len(CLASSES), len(CLASSES), 3, padding=1)
-        self.norm = torch.nn.BatchNorm2d(len(CLASSES)) if norm else torch.nn.Identity()
+        self.offset = torch.nn.Parameter(torch.zeros(1, len(CLASSES), *(1,) * ndim))
+        self.conv = Conv["conv", ndim](len(CLASSES), len(CLASSES), 3, padding=1)
+        self.norm = Norm["batch", ndim](len(CLASSES)) if norm else torch.nn.Identity()
         self.dropout = torch.nn.Dropout(0.2 if norm else 0.0)
 
     def forward(self, x):
@@ -63,13 +64,14 @@ class AsTwoProcesses(torch.utils.data.Sampler):
         return len(self.dataset)
 
 
-def write_cases(folder, number, shifts, prefix):
-    """Write discs whose labels are dilated, by one of the shifts after the other, and return the case list."""
+def write_cases(folder, number, shifts, prefix, shape=SHAPE):
+    """Write discs or balls whose labels are dilated, by one of the shifts after the other; return the case list."""
     folder.mkdir(parents=True, exist_ok=True)
     cases = []
-    y, x = np.mgrid[:SIZE, :SIZE]
     for k in range(number):
-        distances = np.stack([r + k % 3 - np.hypot(y - 16 - k % 2, x - 15) for r in (9, 5)]).astype(np.float32)
+        center = np.array([shape[0] // 2 + k % 2, shape[1] // 2 - 1, *(n // 2 for n in shape[2:])])
+        away = np.linalg.norm(np.moveaxis(np.indices(shape), 0, -1) - center, axis=-1)
+        distances = np.stack([r + k % 3 - away for r in (9, 5)]).astype(np.float32)
         case = {"id": f"{prefix}{k}", "image": [], "label": []}
         for name, distance in zip(CLASSES, distances, strict=True):
             label = shift_boundary((distance >= 0).astype(np.uint8)[None], shifts[k % len(shifts)])[0]
@@ -87,13 +89,15 @@ def loss(logits, label):
     return 20 * torch.nn.functional.binary_cross_entropy_with_logits(logits, label.float())
 
 
-def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batches=1, confident=False):
+def build(
+    data, out, *, number=8, shape=SHAPE, epochs=2, rounds=2, workers=0, random=True, micro_batches=1, confident=False
+):
     """Return the trainer, the handler and the store of a run; what is random in it needs one number of processes."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     set_determinism(0)
     # Confident learning finds what differs between the folds, which take every second case.
     shifts = [0.0, 4.0] if confident else [4.0]
-    cases, clean = write_cases(data, 8, shifts, "case"), write_cases(data, 5, [0.0], "clean")
+    cases, clean = write_cases(data, number, shifts, "case", shape), write_cases(data, 5, [0.0], "clean", shape)
     store = LabelStore(out / "labels", cases, class_names=CLASSES, config_version="1.2.3")
     image = LoadImaged("image", image_only=True, ensure_channel_first=True)
     label = [LoadLabeld("label"), SelectItemsd(["id", "image", "label"])]
@@ -108,7 +112,7 @@ def build(data, out, *, epochs=2, rounds=2, workers=0, random=True, micro_batche
     train_loader = DataLoader(training, batch_size=2, num_workers=workers, **sampler)
     clean_loader = DataLoader(Dataset(clean, Compose([image, *label])), batch_size=2)
     relabel = Dataset(store.cases, Compose([image, SelectItemsd(["id", "image"])]))
-    network = Net(norm=random)
+    network = Net(norm=random, ndim=len(shape))
     if ranks > 1:
         network = torch.nn.parallel.DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.7)
