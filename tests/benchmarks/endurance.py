@@ -74,12 +74,15 @@ class Run:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(self.out)]
         self.is_small = subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode == 0
         self.kept = 0  # rounds, by the checkpoint
+        self.is_running = False  # which it is in another process only
 
     def make(self, out: Path):
         """Return what a run consists of, as a user would: files are checked before anything is written."""
         clean = usable_cases(self.clean, progress=False)
         usable_cases(self.cases, clean=clean, progress=False)
-        return build(self.data, out, rounds=3, **KINDS[self.kind])
+        trainer, handler, store = build(self.data, out, rounds=3, **KINDS[self.kind])
+        trainer.add_event_handler(Events.STARTED, lambda: setattr(self, "is_running", True))
+        return trainer, handler, store
 
     def cycle(self, fault: str) -> tuple[str, list[str]]:
         """Start the run once with a fault; return what became of it, and what is wrong."""
@@ -98,7 +101,8 @@ class Run:
             has_checksum = damaged.suffix == ".pt" or (damaged.suffix == ".gz" and "image" not in damaged.name)
             bad = self.damage(content, has_checksum and fault != "input damaged meanwhile")
             if fault == "input damaged meanwhile":
-                options["act"] = lambda *_: damaged.write_bytes(bad)
+                # Between the check of the files and the run a data set of MONAI loads them, which names none.
+                options["act"] = lambda *_: self.is_running and damaged.write_bytes(bad)
             else:
                 damaged.write_bytes(bad)
         elif fault == "failing disk":
@@ -247,7 +251,7 @@ def main() -> int:
     try:
         for kind in KINDS:
             runs.append(Run(folder, kind, draw))
-        while time.monotonic() < end:
+        while not memories or time.monotonic() < end:
             run = draw.choice(runs)
             chances = {fault: number for fault, number in FAULTS.items() if fault != "full disk" or run.is_small}
             fault = draw.choices(list(chances), list(chances.values()))[0]
