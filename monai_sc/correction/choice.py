@@ -28,6 +28,8 @@ class ClassCorrection:
         floor: part of a predicted structure that must be left, else the case is not corrected.
         dice_before: mean Dice on the clean cases, uncorrected.
         dice_after: the same, corrected; never less.
+        dice_present: the same over the clean cases that hold the class, corrected if that serves better there; 1 where
+            none holds it. It tells whether the network has learnt the class.
         evidence: for each candidate its mean Dice on the clean cases, each case judged by what the others give.
         note: why the correction is what it is.
     """
@@ -38,6 +40,7 @@ class ClassCorrection:
     floor: float = LEFT
     dice_before: float = float("nan")
     dice_after: float = float("nan")
+    dice_present: float = 1.0
     evidence: dict[str, float] = field(default_factory=dict)
     note: str = ""
 

@@ -178,8 +178,10 @@ class SpatialCorrector:
             )
             present = evidence.present[:, k]
             rule = None
+            kept = evidence.dice_with(k, correction, by_logit)
+            if present.any():
+                correction = replace(correction, dice_present=max(evidence.floor(k), float(kept[present].mean())))
             if self.presence:
-                kept = evidence.dice_with(k, correction, by_logit)
                 rule = choose_presence_rule(evidence.features[:, k], kept, present, evidence.floor(k))
             self.corrections.append(correction)
             self.rates.append(presence_rates(evidence.predicted[:, k], present))

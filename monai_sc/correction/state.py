@@ -75,7 +75,9 @@ def forget_bias(corrector: SpatialCorrector, num_clean: int) -> None:
     verdict = ("cannot tell",) * classes
     corrector.bias = BoundaryBias(undefined(), undefined(2), num_used, num_skipped, undefined(), verdict)
     corrector.num_clean = num_clean
-    corrector.corrections = [ClassCorrection(dice_before=0.0, dice_after=0.0, note="no usable clean case")] * classes
+    corrector.corrections = [
+        ClassCorrection(dice_before=0.0, dice_after=0.0, dice_present=0.0, note="no usable clean case")
+    ] * classes
     corrector.rules, corrector.shapes = [None] * classes, [None] * classes
     corrector.rates = [presence_rates([False] * num_clean, [True] * num_clean)] * classes
 

@@ -134,9 +134,12 @@ def _uncorrected_dice(
 def _leave_converged(corrector: SpatialCorrector) -> None:
     for k, bias in enumerate(corrector.check_fitted().mean):
         if abs(bias) < 1:
-            before = corrector.corrections[k].dice_before
+            found = corrector.corrections[k]
             corrector.corrections[k] = ClassCorrection(
-                dice_before=before, dice_after=before, note="its bias is under one voxel"
+                dice_before=found.dice_before,
+                dice_after=found.dice_before,
+                dice_present=found.dice_present,
+                note="its bias is under one voxel",
             )
 
 

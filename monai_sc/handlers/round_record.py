@@ -18,7 +18,7 @@ from monai_sc.parallel import meeting_elsewhere, unwrapped
 
 __all__ = ["evaluate", "has_collapsed", "log_record", "make_record", "metrics_of", "stop_reason"]
 
-LEARNT_DICE = 0.5  # under it, on the clean cases, a corrected prediction is mostly wrong, and so is its bias
+LEARNT_DICE = 0.5  # under it, on the clean cases that hold a class, its prediction is mostly wrong, even corrected
 COLLAPSE = 0.2  # by which the Dice on the clean cases must fall under that of the best round
 
 
@@ -63,10 +63,7 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         reports[name] = {"network_epoch": chosen["epoch"], **own}
     classes = len(options.class_names)
     # A network that draws a class too large or too small by much has learnt it if the correction makes it right.
-    learnt = [
-        max(before, own["correction"]["dice_after"]) >= LEARNT_DICE
-        for before, own in zip(found["state"]["clean_dice"], reports.values(), strict=True)
-    ]
+    learnt = [_dice_present(own) >= LEARNT_DICE for own in reports.values()]
     return {
         "round": others["round"],
         "epoch": others["epoch"],
@@ -91,6 +88,10 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
     }
 
 
+def _dice_present(own: Mapping[str, Any]) -> float:
+    return float(own["correction"]["dice_present"])
+
+
 def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
     """Log what the clean cases said of each class."""
     for k, (name, own) in enumerate(record["correction"].items()):
@@ -110,9 +111,9 @@ def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
         )
         if not record["learnt"][k]:
             logger.warning(
-                "Round %d, %s: with a Dice of %.2f on the clean cases the network has not learnt it, so that its bias "
-                "cannot be told; its labels stay as they are. Train longer.",
-                *(number, name, record["clean_dice"][k]),
+                "Round %d, %s: with a Dice of %.2f on the clean cases that hold it, corrected, the network has not "
+                "learnt it, so that its bias cannot be told; its labels stay as they are. Train longer.",
+                *(number, name, _dice_present(own)),
             )
         if math.isnan(mean):
             logger.warning(
@@ -176,6 +177,6 @@ def stop_reason(record: Mapping[str, Any], representation: str, *, better: int |
         reason = "the last round of training is over" + ("" if small else ", the bias is not under one voxel yet")
     if not reason or learnt.all():
         return reason
-    scores = zip(record["correction"], record["clean_dice"], learnt, strict=True)
-    missed = ", ".join(f"{name} (Dice {score:.2f})" for name, score, known in scores if not known)
+    classes = zip(record["correction"].items(), learnt, strict=True)
+    missed = ", ".join(f"{name} (Dice {_dice_present(own):.2f})" for (name, own), known in classes if not known)
     return f"{reason}; the network has not learnt {missed}, so that its bias cannot be told: train longer"

@@ -51,9 +51,9 @@ class SpatialCorrectionHandler(StoreRun):
     All distances are in voxels of the files, whatever grid the network works on: of their smallest side, where voxels
     are anisotropic. As published, a class with :math:`|\hat\Delta| < 1` voxel gets the prediction unshifted; with
     ``"auto"`` it gets what serves best. Its labels stay as they are where no correction serves and the network agrees
-    with them at least as well as with the clean labels: nothing speaks against them. A class that the
-    network has not learnt (a Dice under 0.5 on the clean cases, corrected) keeps its labels and gets no verdict, and
-    the log says so. So does a class in a case where nothing of it would be left.
+    with them at least as well as with the clean labels: nothing speaks against them. A class that the network has not
+    learnt (a Dice under 0.5 on the clean cases that hold it, corrected) keeps its labels and gets no verdict, and the
+    log says so. So does a class in a case where nothing of it would be left.
 
     The loop stops when every class is under one voxel (with ``"auto"`` not before one correction, unless nothing speaks
     against any label: errors need not have a bias); when the interval of every class contains 0 (not with ``"auto"``);

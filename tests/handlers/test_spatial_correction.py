@@ -247,14 +247,15 @@ def test_network_that_has_learnt_nothing_gives_no_verdict(tmp_path, caplog, repr
     assert abs(record["bias"][0]) < 1  # though not a voxel is right
     assert (record["verdict"], record["learnt"], record["kept"]) == (["cannot tell"], [False], [True])
     assert store.rounds == [0]
-    told = f"the network has not learnt disc (Dice {record['clean_dice'][0]:.2f}), so that its bias cannot be told"
+    score = record["correction"]["disc"]["correction"]["dice_present"]
+    told = f"the network has not learnt disc (Dice {score:.2f}), so that its bias cannot be told"
     assert record["stop_reason"] == f"there is no verdict; {told}: train longer"
-    assert "the network has not learnt it, so that its bias cannot be told; its labels stay" in caplog.text
+    assert "that hold it, corrected, the network has not learnt it, so that its bias cannot be told" in caplog.text
     results = summarise_run(store, handler.history)
     (finding,) = (contents := RunSource(store, results, tmp_path).contents()).findings
     assert contents.headline.startswith("Whether the labels are biased cannot be told")
     assert finding.done == "labels left as they were given, since the network has not learnt the class"
-    assert "it has not learnt the class, and its bias cannot be told" in " ".join(finding.notes)
+    assert "the network has not learnt the class: even corrected" in " ".join(finding.notes)
 
 
 def test_a_large_bias_is_no_sign_of_a_network_that_has_learnt_nothing(tmp_path):
@@ -264,6 +265,20 @@ def test_a_large_bias_is_no_sign_of_a_network_that_has_learnt_nothing(tmp_path):
     (record,) = handler.history
     assert record["clean_dice"][0] < 0.5
     assert (record["verdict"], record["learnt"]) == (["biased"], [True])
+
+
+def test_clean_cases_without_the_class_do_not_make_it_one_that_was_not_learnt(tmp_path):
+    trainer, handler, _ = build(tmp_path, rounds=0)
+    image = distance_image(3)
+    without = {"id": "without", "image": image[None], "label": np.zeros((1, SIZE, SIZE), dtype=bool)}
+    held = {"id": "held", "image": distance_image(9)[None], "label": distance_image(9)[None] >= 0}
+    handler.clean_loader = DataLoader(Dataset([held, *(without | {"id": str(k)} for k in range(3))]), batch_size=1)
+    trainer.optimizer.param_groups[0]["lr"] = 0.0
+    trainer.run()
+    (record,) = handler.history
+    assert record["clean_dice"] == [pytest.approx(0.25)]
+    assert record["learnt"] == [True]
+    assert record["correction"]["disc"]["correction"]["dice_present"] == 1
 
 
 @pytest.mark.parametrize(
@@ -282,8 +297,9 @@ def test_a_class_that_was_not_learnt_beside_another(representation, bias, is_las
         "bias_interval": [[-1.0, 4.0], [-0.5, 0.7]],
         "learnt": [True, False],
         "kept": [False, True],
-        "correction": {"liver": {}, "lesion": {}},
-        "clean_dice": [0.8, 0.43],
+        "correction": {
+            name: {"correction": {"dice_present": score}} for name, score in (("liver", 0.8), ("lesion", 0.43))
+        },
     }
     told = stop_reason(record, representation, better=None, is_last=is_last)
     more = "; the network has not learnt lesion (Dice 0.43), so that its bias cannot be told: train longer"

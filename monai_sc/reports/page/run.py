@@ -149,8 +149,8 @@ class RunSource(Sequence[PageCase]):
             )
         if not first["learnt"][k]:
             notes.append(
-                f"the network has a Dice of {first['clean_dice'][k]:.2f} on the clean cases: it has not learnt the "
-                "class, and its bias cannot be told; train longer"
+                "the network has not learnt the class: even corrected, most of what it draws on the clean cases that "
+                "hold the class is wrong, and its bias cannot be told; train longer"
             )
         finding.notes = notes
         return finding
