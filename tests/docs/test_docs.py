@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import monai_sc
 from monai_sc.data.stand_ins import STAND_INS
 from monai_sc.names import METHODS
 
@@ -222,7 +223,8 @@ def give(tmp_path, write_cells, run_module):
     def copy_bundles():
         for name in ("phantom", "jsrt"):
             shutil.copytree(ROOT / "bundles" / name / "configs", tmp_path / "bundles" / name / "configs")
-        shutil.copytree(ROOT / "monai_sc", tmp_path / "monai_sc", ignore=shutil.ignore_patterns("__pycache__"))
+        package = Path(monai_sc.__file__).parent  # not beside the tests where a wheel is tried
+        shutil.copytree(package, tmp_path / "monai_sc", ignore=shutil.ignore_patterns("__pycache__"))
 
     def correct():
         write_files(tmp_path, {"nnUNet_cv", "labelsTr", "expert"})
