@@ -83,6 +83,15 @@ def run_module(monkeypatch):
 
 
 @pytest.fixture
+def fork_cells(monkeypatch):
+    """Fork the trainings of comparisons and ablations, instead of starting a new Python for each."""
+    from monai_sc.comparison import processes
+    from tests.forked import Forked
+
+    monkeypatch.setattr(processes, "_start", lambda words, log, env: Forked(["-m", *words[2:]], env=env, log=log))
+
+
+@pytest.fixture
 def write_cells():
     """Return a function that writes what a comparison leaves when its trainings are done: none is left to run."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,31 @@ def run_forked(arguments, *, cwd=".", env=None, timeout=280):
     finally:
         process.kill()
     return subprocess.CompletedProcess(arguments, process.returncode, *output)
+
+
+def run_ranks(arguments, count, *, cwd=".", env=None, timeout=280):
+    """Return the processes of a training, which have ended; ``torchrun`` would start a new Python for each."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
+    common = {**(os.environ if env is None else env), **address}
+    ranks = [
+        Forked(arguments, cwd=cwd, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(count)
+    ]
+    try:
+        outputs = [rank.communicate(timeout) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [
+        subprocess.CompletedProcess(arguments, rank.returncode, *output)
+        for rank, output in zip(ranks, outputs, strict=True)
+    ]
+
+
+def ended_well(done):
+    """Tell whether a process of a training did all; PyTorch 2.13 with gloo now and then aborts one that then ends."""
+    return done.returncode == 0 or "terminate called without an active exception" in done.stderr
 
 
 def _become(arguments, folder, environment, *outputs):

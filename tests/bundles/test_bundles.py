@@ -19,7 +19,7 @@ from monai.bundle import ConfigParser
 from PIL import Image
 
 from tests.bundles.conftest import BUNDLES, EPOCHS, NUM_CASES, overrides_of, run, workflow
-from tests.forked import Forked
+from tests.forked import ended_well, run_ranks
 
 HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 
@@ -177,19 +177,8 @@ def test_bundle_trains_in_two_processes(name, overrides, tmp_path):
         )
         ended = [done]
     else:  # what torchrun does, without the imports of three new Pythons
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = str(free.getsockname()[1])
-        environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "PYTHONWARNINGS": "ignore"}
-        ranks = [Forked(command, env={**environment, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
-        outputs = [rank.communicate(250) for rank in ranks]
-        ended = [
-            subprocess.CompletedProcess(command, rank.returncode, *output)
-            for rank, output in zip(ranks, outputs, strict=True)
-        ]
-    for done in ended:
-        # PyTorch 2.13 with gloo now and then aborts a process that has done all and ends.
-        assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, done.stderr
+        ended = run_ranks(command, 2, env={**environment, "PYTHONWARNINGS": "ignore"}, timeout=250)
+    assert all(map(ended_well, ended)), ended
     results = json.loads((tmp_path / "output" / "results.json").read_text())
     assert (tmp_path / "output" / "report.png").is_file()
     assert sum(done.stdout.count("Stopped after round") for done in ended) == 1

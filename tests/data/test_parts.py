@@ -183,18 +183,6 @@ def test_parts_at_once_write_what_one_process_writes(folders, command):
     assert listing(folders) == ["clean", "labels", "one", "out", "predictions"]
 
 
-@pytest.mark.slow
-def test_torchrun_starts_the_parts(folders):
-    assert main(arguments("simulate", folders, "one")) == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "monai_sc"]
-    done = subprocess.run(
-        [*launch, *arguments("simulate", folders)], capture_output=True, text=True, encoding="utf-8", check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "of 2 is done" in done.stderr
-    assert contents(folders / "out") == contents(folders / "one")
-
-
 # The last of two parts is killed before the first thing that it does to a file of its result, the second, and so on.
 KILL = """
 import os, signal, sys

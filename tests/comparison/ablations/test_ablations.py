@@ -7,13 +7,12 @@ from monai.bundle import ConfigParser
 from scipy import stats
 
 from monai_sc.__main__ import main
-from monai_sc.comparison import ComparedBundle, processes
+from monai_sc.comparison import ComparedBundle
 from monai_sc.comparison.ablations import Setup, confidence, draw_cases, holes, noise_level, validation_size
 from monai_sc.comparison.ablations.noise_level import steps_of
 from monai_sc.comparison.ablations.validation_size import needed_cases
 from monai_sc.comparison.grid import SHIPPED_CONFIGS
 from monai_sc.functional import required_validation_size
-from tests.forked import Forked
 
 BUNDLES = Path(__file__).parents[3] / "bundles"
 TOY = {"image_size": 48, "epochs_per_round": 2, "num_cases": {"train": 5, "clean": 3, "test": 3}}
@@ -225,8 +224,8 @@ COMMANDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "number"), COMMANDS)
-def test_each_command_runs_on_generated_images_and_leaves_what_is_done(tmp_path, command, number, capsys, monkeypatch):
-    monkeypatch.setattr(processes, "_start", lambda words, log, env: Forked(["-m", *words[2:]], env=env, log=log))
+@pytest.mark.usefixtures("fork_cells")
+def test_each_command_runs_on_generated_images_and_leaves_what_is_done(tmp_path, command, number, capsys):
     out = tmp_path / "out"
     arguments = ["ablate", *command, "--bundle", str(BUNDLES / "phantom"), "--dataset-dir", str(tmp_path / "data")]
     name = command[0]
