@@ -105,15 +105,6 @@ def test_p_value_is_that_of_what_the_parameter_cannot_take_up_of_two_statistics(
 
 
 @pytest.mark.slow
-def test_known_noise_of_phantoms_is_recovered():
-    clean = [phantom_image((64, 64), k)[1][:1] for k in range(60)]
-    known = {"num_steps": 8, "expansion_prob": 0.75, "march_prob": 0.25, "flip_prob": 0.004}
-    fit = recovery(clean, known, max_steps=50)
-    low, high = fit.intervals["expansion_prob"]
-    assert high - low < 0.25
-
-
-@pytest.mark.slow
 def test_known_noise_with_smoothing_that_shrinks_is_recovered():
     clean = [phantom_image((64, 64), k)[1][:1] for k in range(60)]
     true = {"num_steps": 10, "expansion_prob": 0.3, "march_prob": 0.2, "smoothing": "before_flips", "smooth_sigma": 1.2}
@@ -125,13 +116,15 @@ def test_spread_of_the_steps_over_cases_is_recovered():
     clean = [phantom_image((64, 64), k)[1][:1] for k in range(80)]
     true = {"num_steps": 8, "expansion_prob": 0.8, "march_prob": 0.15, "flip_prob": 0.002}
     fit = recovery(clean, true, step_spread=0.8, seed=11, max_steps=50)
+    low, high = fit.intervals["expansion_prob"]
+    assert high - low < 0.25
     steps = [fit.parameters_of(str(k))["num_steps"] for k in range(400)]
     assert np.std(np.log(np.maximum(steps, 1))) == pytest.approx(fit.step_spread, rel=0.25)
 
 
 @pytest.mark.slow
 def test_balls_in_mm_are_fitted():
-    clean = [disc(20, radius, ndim=3) for radius in np.linspace(5, 7, 12)]
+    clean = [disc(16, radius, ndim=3) for radius in np.linspace(4, 5.5, 8)]
     spacing = (1.0, 0.5, 0.5)
     noisy = [
         markov_label_noise(mask, num_steps=4, expansion_prob=0.9, march_prob=0.3, spacing=spacing, seed=k)
@@ -150,7 +143,7 @@ def test_error_of_another_law_is_told_by_the_p_value():
     clean = [phantom_image((64, 64), k)[1][:1] for k in range(60)]
     # Every boundary moves as a whole, and does not get rough.
     noisy = [shift_boundary(mask, rng.choice([-2.0, 3.0])) for mask in clean]
-    fit = fit_markov_noise(clean, noisy, budget=10_000, max_steps=20)
+    fit = fit_markov_noise(clean, noisy, budget=5000, max_steps=20)
     assert fit.p_value < 0.01
 
 

@@ -116,8 +116,7 @@ def test_all_is_there_without_scripts(browser, address):
     context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_page_fits_and_is_accessible(opened, scheme, width):
     page = opened(viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
