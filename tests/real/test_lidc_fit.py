@@ -42,7 +42,7 @@ def test_dice_and_spread_are_those_of_patients_that_were_not_fitted(lidc):
         groups=[patient for patient, *_ in fitted],
         vary_steps=True,
         weights=WEIGHTS,
-        budget=120_000,
+        budget=40_000,
     )
     real, simulated = [], []
     for k, (_, majority, mask) in enumerate(held):
