@@ -33,7 +33,7 @@ killed, the same command goes on. What comes of it: a table, NAME.json and NAME.
 """
 
 
-def add_ablate(commands: Any) -> argparse.ArgumentParser:
+def add_ablate(commands: Any) -> None:
     """Add ``ablate``: trainings that differ in one thing."""
     parser = add_command(
         commands,
@@ -71,7 +71,6 @@ def add_ablate(commands: Any) -> argparse.ArgumentParser:
         "--radius", metavar="R", type=several(float), default=[2, 4], help="in voxels: low,high (default: 2,4)"
     )
     _end(own, _holes)
-    return parser
 
 
 def _add(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:

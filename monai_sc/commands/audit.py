@@ -21,7 +21,7 @@ Under torchrun, in a SLURM job array or with srun, each process takes a part of 
 """
 
 
-def add_audit(commands: Any) -> argparse.ArgumentParser:
+def add_audit(commands: Any) -> None:
     """Add ``audit``: labels compared with clean ones."""
     parser = add_command(
         commands,
@@ -39,7 +39,6 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
     add_report_option(parser)
     add_output_options(parser, _audit, when_stopped="either no result was written, or all but the report")
-    return parser
 
 
 def _audit(arguments: argparse.Namespace) -> None:

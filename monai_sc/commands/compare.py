@@ -33,7 +33,7 @@ log.txt; delete its folder to train it again.
 """
 
 
-def add_compare(commands: Any) -> argparse.ArgumentParser:
+def add_compare(commands: Any) -> None:
     """Add ``compare``: methods against label noise."""
     parser = add_command(
         commands,
@@ -52,7 +52,6 @@ def add_compare(commands: Any) -> argparse.ArgumentParser:
         "--against", metavar="NAME", default="sc", help="the method that others are compared with (default: sc)"
     )
     add_output_options(parser, _compare, when_stopped="what is done is kept, and the same command goes on")
-    return parser
 
 
 def _names(text: str) -> list[str]:

@@ -21,7 +21,7 @@ Then a new shell completes commands, options, their values and folders after mon
 """
 
 
-def add_completion(commands: Any) -> argparse.ArgumentParser:
+def add_completion(commands: Any) -> None:
     """Add ``completion``: what a shell needs to complete the command line."""
     parser = add_command(
         commands,
@@ -33,7 +33,6 @@ def add_completion(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     add_debug(parser)
     parser.set_defaults(run=_completion, when_stopped="nothing was done")
-    return parser
 
 
 def _completion(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ Under torchrun, in a SLURM job array or with srun, each process takes a part of 
 """
 
 
-def add_correct(commands: Any) -> argparse.ArgumentParser:
+def add_correct(commands: Any) -> None:
     """Add ``correct``: labels corrected by predictions and a few clean labels."""
     parser = add_command(
         commands,
@@ -53,7 +53,6 @@ def add_correct(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--no-presence", action="store_true", help="never drop an object")
     add_report_option(parser)
     add_output_options(parser, _correct, when_stopped="either no result was written, or all but the report")
-    return parser
 
 
 def _correct(arguments: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ on when it is made again. The layouts that are understood are listed in docs/dat
 """
 
 
-def add_prepare(commands: Any) -> argparse.ArgumentParser:
+def add_prepare(commands: Any) -> None:
     """Add ``prepare``: a downloaded data set made into the folder that its bundle reads."""
     parser = add_command(
         commands,
@@ -81,7 +81,6 @@ def add_prepare(commands: Any) -> argparse.ArgumentParser:
     ]
     parser.set_defaults(options=[option.dest for option in options])
     add_output_options(parser, _prepare, when_stopped="the same call goes on from there")
-    return parser
 
 
 def _prepare(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ network and no other file; report_data.json and report_cases.csv hold the same n
 """
 
 
-def add_report(commands: Any) -> argparse.ArgumentParser:
+def add_report(commands: Any) -> None:
     """Add ``report``: one page that says what was found and done."""
     parser = add_command(
         commands,
@@ -37,7 +37,6 @@ def add_report(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", metavar="DIR", help="folder for the page (default: RUN)")
     add_output_options(parser, _report, when_stopped="the page may not be there, and RUN is as it was")
-    return parser
 
 
 def add_report_option(parser: argparse.ArgumentParser) -> None:

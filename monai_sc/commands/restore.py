@@ -23,7 +23,7 @@ stay as they are: --round 0 makes them current again.
 """
 
 
-def add_restore(commands: Any) -> argparse.ArgumentParser:
+def add_restore(commands: Any) -> None:
     """Add ``restore``: the rounds of a label store, and which one is current."""
     parser = add_command(
         commands,
@@ -35,7 +35,6 @@ def add_restore(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("store", metavar="STORE", help="folder of the label store, or of the run that has it as labels")
     parser.add_argument("--round", metavar="N", type=int, help="the round whose labels are to be used from now on")
     add_output_options(parser, _restore, when_stopped="the current round may still be the one before")
-    return parser
 
 
 def _restore(arguments: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ Under torchrun, in a SLURM job array or with srun, each process takes a part of 
 """
 
 
-def add_simulate(commands: Any) -> argparse.ArgumentParser:
+def add_simulate(commands: Any) -> None:
     """Add ``simulate``: a folder of masks made noisy."""
     parser = add_command(
         commands,
@@ -68,7 +68,6 @@ def add_simulate(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default: 1)")
     parser.set_defaults(options=[option.dest for option in options])
     add_output_options(parser, _simulate, when_stopped="the same call goes on from there")
-    return parser
 
 
 def _simulate(arguments: argparse.Namespace) -> None:

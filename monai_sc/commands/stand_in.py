@@ -20,7 +20,7 @@ To try the preparation and the bundle of a data set without its download; nothin
 """
 
 
-def add_stand_in(commands: Any) -> argparse.ArgumentParser:
+def add_stand_in(commands: Any) -> None:
     """Add ``stand-in``: a small generated data set in the layout of an official one."""
     parser = add_command(
         commands,
@@ -41,7 +41,6 @@ def add_stand_in(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the images (default: 0)")
     add_output_options(parser, _stand_in, when_stopped="delete what was written")
-    return parser
 
 
 def _stand_in(arguments: argparse.Namespace) -> None:
