@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -33,7 +32,6 @@ def plot_comparison(summary: Mapping[str, Any], title: str) -> Figure:
     rows = -(-len(noises) // columns)
     longest = max(len(methods) for methods in noises.values())
     figure = Figure(figsize=(1 + 4.2 * columns, 1.6 + rows * (0.9 + 0.36 * longest)), layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(shown_name(title), fontsize=12)
     panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for axes, (noise, methods) in zip(panels, noises.items(), strict=False):

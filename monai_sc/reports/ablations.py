@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -27,7 +26,7 @@ def plot_noise_level(rows: Rows) -> Figure:
     Args:
         rows: each with ``steps``, ``method``, ``seed``, ``test_dice`` and ``label_dice`` by class.
     """
-    figure = _figure(11.5, 4.6)
+    figure = Figure(figsize=(11.5, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for k, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
         own = [row for row in rows if row["method"] == method]
@@ -58,7 +57,7 @@ def plot_validation_size(rows: Rows) -> Figure:
             as the bias of a class that the first network predicts in no clean case.
     """
     classes = rows[0]["classes"]
-    figure = _figure(4.8 * (len(classes) + 1), 4.8)
+    figure = Figure(figsize=(4.8 * (len(classes) + 1), 4.8), layout="constrained")
     panels = figure.subplots(1, len(classes) + 1)
     sizes = sorted({row["clean_cases"] for row in rows})
     seeds = sorted({row["seed"] for row in rows})
@@ -106,7 +105,7 @@ def plot_confidence(rows: Rows, arrays: Mapping[str, np.ndarray]) -> Figure:
         arrays: ``image``, ``given`` and ``clean`` ``(height, width)`` around the voxel of the first row.
     """
     first, classes = rows[0], rows[0]["classes"]
-    figure = _figure(13, 4.8)
+    figure = Figure(figsize=(13, 4.8), layout="constrained")
     curves, single, picture = figure.subplots(1, 3, width_ratios=(1.15, 1, 0.85))
     for k, name in enumerate(classes):
         for kind, dashes in (("right", "-"), ("wrong", "--")):
@@ -145,7 +144,7 @@ def plot_holes(row: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Figu
     titles = ["label as given", *(f"after round {r}" for r in range(1, number)), "clean label"]
     for r in range(row["kept_round"] + 1, number):
         titles[r] += " (not kept)"
-    figure = _figure(3.3 * len(titles), 3.6 * len(row["classes"]) + 1)
+    figure = Figure(figsize=(3.3 * len(titles), 3.6 * len(row["classes"]) + 1), layout="constrained")
     grid = figure.subplots(len(row["classes"]), len(titles), squeeze=False)
     for k, (name, case, panels) in enumerate(zip(row["classes"], row["cases"], grid, strict=True)):
         for r, (axes, title) in enumerate(zip(panels, titles, strict=True)):
@@ -158,12 +157,6 @@ def plot_holes(row: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Figu
         panels[0].text(-0.04, 0.5, f"{shown_name(name)}, {shown_name(case)}", **text)
     figure.suptitle("Labels with holes, and what the correction makes of them", fontsize=13)
     figure.supxlabel(f"Stopped: {row['stop_reason']}.", fontsize=10, color="0.3")
-    return figure
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
     return figure
 
 

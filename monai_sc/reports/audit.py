@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from monai.config import PathLike
@@ -126,7 +125,6 @@ def plot_audit(
     columns = min(3, len(worst))
     rows = -(-len(worst) // columns)
     figure = Figure(figsize=(4 * columns + 5, max(3.6 * rows, 4)), layout="constrained")
-    FigureCanvasAgg(figure)
     grid = figure.add_gridspec(rows, columns + 1, width_ratios=[1] * columns + [1.2])
     for place, case in enumerate(worst):
         axes = figure.add_subplot(grid[place // columns, place % columns])

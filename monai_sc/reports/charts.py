@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -50,7 +49,7 @@ def plot_rounds(history: Sequence[Mapping[str, Any]], class_names: Sequence[str]
         history: the records of :py:class:`monai_sc.handlers.SpatialCorrectionHandler`.
         class_names: one per class.
     """
-    figure = _figure(9, 3.4)
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
     axes = figure.subplots(1, 2)
     draw_bias(axes[0], history, class_names)
     draw_dice(axes[1], history, class_names)
@@ -68,7 +67,7 @@ def plot_displacements(
         unit: of them.
         tolerance: up to which a bias does no harm, shaded.
     """
-    figure = _figure(9, 0.9 + 0.6 * len(displacements))
+    figure = Figure(figsize=(9, 0.9 + 0.6 * len(displacements)), layout="constrained")
     axes = figure.subplots()
     if tolerance is not None:
         axes.axvspan(-tolerance, tolerance, color="0.5", alpha=0.2, lw=0)
@@ -87,7 +86,7 @@ def plot_changes(changed: Mapping[str, Sequence[float]]) -> Figure:
         changed: by class, one per case: voxels that changed by those of the label before and after together, in
             ``[0, 1]``.
     """
-    figure = _figure(9, 0.9 + 0.6 * len(changed))
+    figure = Figure(figsize=(9, 0.9 + 0.6 * len(changed)), layout="constrained")
     axes = figure.subplots()
     _draw_strips(axes, {name: [100 * value for value in values] for name, values in changed.items()})
     axes.set_xlim(left=-1)
@@ -126,12 +125,6 @@ def draw_dice(axes: Axes, history: Sequence[Mapping[str, Any]], class_names: Seq
     axes.set_ylabel("Dice")
     axes.grid(axis="y", color="0.5", alpha=0.3)
     _name_rounds(axes, rounds)
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _name_rounds(axes: Axes, rounds: Sequence[int]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.ndimage import uniform_filter
@@ -54,7 +53,6 @@ def plot_correction(
     """
     rows = max(len(cases), 2)
     figure = Figure(figsize=(12, 3.4 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     grid = figure.add_gridspec(rows, 3, width_ratios=(1, 1, 1.15))
     shown: set[str] = set()
     for row, case in enumerate(cases):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
@@ -46,7 +45,6 @@ def plot_noise_fit(fit: MarkovFit, *, unit: str = "voxels") -> Figure:
         unit: of its lengths: ``"mm"`` where it was given a spacing in mm.
     """
     figure = Figure(figsize=(13, 7.6), layout="constrained")
-    FigureCanvasAgg(figure)
     grid = figure.add_gridspec(2, 3, height_ratios=(1.1, 1))
     _draw_displacement(figure.add_subplot(grid[0, 0]), fit, unit)
     _draw_correlation(figure.add_subplot(grid[0, 1]), fit, unit)
