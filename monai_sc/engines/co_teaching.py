@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from ignite.engine import EventEnum, Events
+from ignite.engine import Events
 from ignite.metrics import Metric
 from monai.engines import Trainer
-from monai.engines.utils import IterationEvents, default_metric_cmp_fn, default_prepare_batch
+from monai.engines.utils import IterationEvents
 from monai.inferers import Inferer, SimpleInferer
-from monai.transforms import Transform
 from monai.utils.enums import CommonKeys as Keys
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -61,22 +60,12 @@ class CoTeachingPlusTrainer(Trainer):
         min_voxels: candidates that an image must have in a channel, at least 1.
         output: of the networks: ``"sigmoid"``, or ``"softmax"``, where labels may be class numbers
             ``(batch, 1, *spatial)``.
-        epoch_length: as in ``SupervisedTrainer``; so are those below.
-        non_blocking: copy to the device asynchronously.
-        prepare_batch: takes image, label and other arguments of the network out of a batch.
-        inferer: of both networks.
-        postprocessing: of the output.
-        key_train_metric: of the first network.
-        additional_metrics: of the first network.
-        metric_cmp_fn: compares the key metric with the best one before.
-        train_handlers: handlers.
-        amp: train in half precision.
-        event_names: additional events.
-        event_to_attr: of the additional events.
-        decollate: batches into cases, for the postprocessing.
-        optim_set_to_none: set gradients to ``None`` and not to zero.
-        to_kwargs: of ``prepare_batch``.
-        amp_kwargs: of ``torch.autocast``.
+        inferer: as in ``SupervisedTrainer``, of both networks.
+        key_train_metric: as there, of the first network.
+        train_handlers: as there.
+        optim_set_to_none: as there.
+        **kwargs: the other arguments of ``SupervisedTrainer``, but for ``iteration_update``, ``compile``,
+            ``compile_kwargs`` and ``accumulation_steps``.
 
     Raises:
         ValueError: when an option is out of range, or an optimizer does not belong to its network; at the start of the
@@ -111,41 +100,14 @@ class CoTeachingPlusTrainer(Trainer):
         num_gradual: int = 10,
         min_voxels: int = 1,
         output: str = "sigmoid",
-        epoch_length: int | None = None,
-        non_blocking: bool = False,
-        prepare_batch: Callable[..., Any] = default_prepare_batch,
         inferer: Inferer | None = None,
-        postprocessing: Transform | None = None,
         key_train_metric: dict[str, Metric] | None = None,
-        additional_metrics: dict[str, Metric] | None = None,
-        metric_cmp_fn: Callable[[float, float], bool] = default_metric_cmp_fn,
         train_handlers: Sequence[Any] | None = None,
-        amp: bool = False,
-        event_names: list[str | EventEnum | type[EventEnum]] | None = None,
-        event_to_attr: dict[Any, str] | None = None,
-        decollate: bool = True,
         optim_set_to_none: bool = False,
-        to_kwargs: dict[str, Any] | None = None,
-        amp_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
-            device=device,
-            max_epochs=max_epochs,
-            data_loader=train_data_loader,
-            epoch_length=epoch_length,
-            non_blocking=non_blocking,
-            prepare_batch=prepare_batch,
-            postprocessing=postprocessing,
-            key_metric=key_train_metric,
-            additional_metrics=additional_metrics,
-            metric_cmp_fn=metric_cmp_fn,
-            handlers=train_handlers,
-            amp=amp,
-            event_names=event_names,
-            event_to_attr=event_to_attr,
-            decollate=decollate,
-            to_kwargs=to_kwargs,
-            amp_kwargs=amp_kwargs,
+            device, max_epochs, train_data_loader, key_metric=key_train_metric, handlers=train_handlers, **kwargs
         )
         if noise_rate is not None and not 0 <= noise_rate < 1:
             raise ValueError(f"noise_rate must be at least 0 and under 1, or None, got {noise_rate}.")
