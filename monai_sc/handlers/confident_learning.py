@@ -69,6 +69,8 @@ class ConfidentLearningHandler(StoreRun):
         KeyError: at the start of a run, when a batch lacks a key.
     """
 
+    _saved = (*StoreRun._saved, "record", "_weights")
+
     def __init__(
         self,
         store: LabelStore,
@@ -104,30 +106,6 @@ class ConfidentLearningHandler(StoreRun):
         self.progress = progress
         self.record: dict[str, Any] = {}
         self._weights: list[Mapping[str, torch.Tensor]] = []  # of the network that has not seen each fold
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold to go on: what was estimated, the first weights and those of the folds."""
-        return {
-            "options": self._told_options(),
-            "cases": self._case_ids(),
-            "record": self.record,
-            "initial": self._initial,
-            "trainings": self._trainings,
-            "weights": self._weights,
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what :py:meth:`state_dict` returned.
-
-        Raises:
-            OtherRunError: when that was with other options or cases.
-        """
-        self._refuse_other_run(state_dict)
-        self.record = state_dict["record"]
-        self._initial = state_dict["initial"]
-        self._trainings = state_dict["trainings"]
-        self._weights = list(state_dict["weights"])
-        self._resumed = True
 
     def _start(self, engine: SupervisedTrainer) -> None:
         wanted = (self.folds + 1) * self.epochs_per_round

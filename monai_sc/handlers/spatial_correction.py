@@ -112,6 +112,8 @@ class SpatialCorrectionHandler(StoreRun):
         KeyError: at the start of a run, when a batch lacks a key.
     """
 
+    _saved = (*StoreRun._saved, "history", "_best", "_fold", "_found", "_record", "_restarts")
+
     def __init__(
         self,
         store: LabelStore,
@@ -178,38 +180,6 @@ class SpatialCorrectionHandler(StoreRun):
         """Attach to a trainer, behind the handlers that validate or step the schedule, before those that save."""
         super().attach(engine)
         engine.register_events(*RoundEvents)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold to go on: the rounds so far, the first weights and the best ones."""
-        return {
-            "options": self._told_options(),
-            "cases": self._case_ids(),
-            "history": self.history,
-            "initial": self._initial,
-            "best": self._best,
-            "trainings": self._trainings,
-            "fold": self._fold,
-            "found": self._found,
-            "record": self._record,
-            "restarts": self._restarts,
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what :py:meth:`state_dict` returned.
-
-        Raises:
-            OtherRunError: when that was with other options or cases.
-        """
-        self._refuse_other_run(state_dict)
-        self.history = list(state_dict["history"])
-        self._initial = state_dict["initial"]
-        self._best = state_dict["best"]
-        self._trainings = state_dict["trainings"]
-        self._fold = state_dict["fold"]
-        self._found = list(state_dict["found"])
-        self._record = state_dict["record"]
-        self._restarts = state_dict["restarts"]
-        self._resumed = True
 
     def _start(self, engine: SupervisedTrainer) -> None:
         if self.evaluator is not None:

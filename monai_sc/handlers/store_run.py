@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
@@ -40,6 +40,8 @@ class StoreRun(ABC):
         ValueError: when ``epochs_per_round`` is under 1.
         TypeError: when it is attached to an engine that is not a ``SupervisedTrainer``.
     """
+
+    _saved: tuple[str, ...] = ("_initial", "_trainings")  # the attributes that a checkpoint must hold
 
     def __init__(
         self,
@@ -90,6 +92,22 @@ class StoreRun(ABC):
     def __call__(self, engine: SupervisedTrainer) -> None:
         with fail_together():
             self._complete_epoch(engine)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold to go on, the first weights and what the run has found among it."""
+        saved = {name.lstrip("_"): getattr(self, name) for name in self._saved}
+        return {"options": self._told_options(), "cases": self._case_ids(), **saved}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what :py:meth:`state_dict` returned.
+
+        Raises:
+            OtherRunError: when that was with other options or cases.
+        """
+        self._refuse_other_run(state_dict)
+        for name in self._saved:
+            setattr(self, name, copy(state_dict[name.lstrip("_")]))
+        self._resumed = True
 
     @abstractmethod
     def _start(self, engine: SupervisedTrainer) -> None:
