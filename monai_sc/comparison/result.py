@@ -13,7 +13,7 @@ from monai.config import PathLike
 from monai.engines import Evaluator, Trainer
 
 from monai_sc.correction.state import plain
-from monai_sc.data.durable import sync_folder, write_synced
+from monai_sc.data.durable import replace_synced
 from monai_sc.data.label_store import LabelStore
 from monai_sc.parallel import gather, is_main
 from monai_sc.reports.run import label_dice
@@ -77,8 +77,5 @@ def write_result(
     file = Path(output_dir) / RESULT
     if is_main():
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{RESULT}.partial")
-        write_synced(partial, json.dumps(plain(result, nan=False)) + "\n")
-        partial.replace(file)
-        sync_folder(file.parent)
+        replace_synced(file, json.dumps(plain(result, nan=False)) + "\n")
     return file

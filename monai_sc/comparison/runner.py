@@ -11,7 +11,7 @@ from typing import Protocol
 
 from monai_sc.comparison.cells import RECORD, CellResult, GridCell, nothing_trained, read_result
 from monai_sc.comparison.processes import FailedCell, RunningCell, job_environment
-from monai_sc.data.durable import claim_folder, naming, release_folder
+from monai_sc.data.durable import claim_folder, json_object, naming, release_folder
 
 __all__ = ["CellsFailedError", "Watcher", "check_record", "claimed", "run_cells"]
 
@@ -115,11 +115,8 @@ def check_record(cell: GridCell) -> None:
     if not file.is_file() or (starts_anew and read_result(cell.folder) is None):
         return
     way_out = "delete it to train that cell again, or choose another folder for the results."
-    try:
-        before = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        before = None
-    if not isinstance(before, dict):
+    before = json_object(file.read_bytes())
+    if before is None:
         raise ValueError(f"{cell.folder} has a damaged {RECORD}; {way_out}")
     now = json.loads(json.dumps(dict(cell.record)))
     if before != now:

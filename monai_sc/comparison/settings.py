@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from monai_sc.comparison.cells import nothing_trained
-from monai_sc.data.durable import replace_synced
+from monai_sc.data.durable import json_object, replace_synced
 
 __all__ = ["settle"]
 
@@ -26,11 +26,8 @@ def settle(file: Path, settings: Mapping[str, Any]) -> None:
         ValueError: when the file holds other settings, naming what differs, or its folder holds something else.
     """
     if file.is_file():
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            before = None
-        if not isinstance(before, dict):
+        before = json_object(file.read_bytes())
+        if before is None:
             raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
         if not names:

@@ -14,7 +14,7 @@ from monai.data import MetaTensor
 from monai.data.utils import to_affine_nd
 from monai.utils import MetaKeys, SpaceKeys, optional_import
 
-from monai_sc.data.durable import naming, sync_file, sync_folder
+from monai_sc.data.durable import naming, replacing
 from monai_sc.transforms.load import reason_of
 
 __all__ = ["export_dicom_seg"]
@@ -124,26 +124,16 @@ def export_dicom_seg(
             series_description="Corrected labels",
             specific_character_set="ISO_IR 192",  # that of any name
         )
-    _save(written, target)
+    with naming(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as partial:
+        written.save_as(partial)
     return target
 
 
 def _code(scheme: str, name: str) -> Any:
     codes, _ = optional_import("pydicom.sr.codedict", name="codes")
     return getattr(getattr(codes, scheme), name)
-
-
-def _save(dataset: Any, target: Path) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    with naming(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            dataset.save_as(partial)
-            sync_file(partial)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
-        sync_folder(target.parent)
 
 
 def _masks(label: MetaTensor) -> np.ndarray:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "claim_folder",
+    "json_object",
     "naming",
     "partial_of",
     "release_folder",
@@ -107,6 +110,15 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def json_object(content: str | bytes) -> dict[str, Any] | None:
+    """Return the object that JSON holds, ``None`` where it is damaged or holds something else."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def sha256(path: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monai_sc.data.cases import files_of
-from monai_sc.data.durable import naming, sync_file, sync_folder, write_synced
+from monai_sc.data.durable import naming, replace_synced, sync_file, sync_folder
 from monai_sc.data.label_files import file_suffix
 
 if TYPE_CHECKING:
@@ -84,7 +84,5 @@ def export_datalist(store: LabelStore, file: Path, number: int) -> Path:
     except TypeError as error:
         raise ValueError(f"A data list holds what JSON can hold only, but a case does not: {error}.") from error
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
-    write_synced(partial, text + "\n")
-    partial.replace(file)
+    replace_synced(file, text + "\n")
     return file

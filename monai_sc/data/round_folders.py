@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from monai_sc.data.durable import claim_folder, release_folder, replace_synced, sha256
+from monai_sc.data.durable import claim_folder, json_object, release_folder, replace_synced, sha256
 from monai_sc.parallel import is_main
 
 __all__ = ["MANIFEST", "RECORD", "RoundFolders"]
@@ -174,10 +174,7 @@ class RoundFolders:
         return self.root / f"round-{number:03d}"
 
     def _read_json(self, file: Path) -> dict[str, Any]:
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            content = None
-        if not isinstance(content, dict):
+        content = json_object(file.read_bytes()) if file.is_file() else None
+        if content is None:
             raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
         return content

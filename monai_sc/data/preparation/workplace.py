@@ -17,7 +17,18 @@ from PIL import Image
 from rich.progress import Progress
 from scipy import ndimage
 
-from monai_sc.data.durable import LOCK, claim_folder, naming, release_folder, sync_file, sync_folder, write_synced
+from monai_sc.data.durable import (
+    LOCK,
+    claim_folder,
+    json_object,
+    naming,
+    partial_of,
+    release_folder,
+    replace_synced,
+    sync_file,
+    sync_folder,
+    write_synced,
+)
 from monai_sc.data.preparation.layout import SPLITS, Content, Layout, SourceCase
 from monai_sc.data.preparation.prepared import PREPARED, read_prepared
 from monai_sc.transforms.load import unreadable
@@ -48,18 +59,16 @@ class Workplace:
         """
         file = self.root / RECORD
         if file.is_file():
-            self._check_begun(_begun(file), record)
+            self._check_begun(json_object(file.read_bytes()) or {}, record)
             return False
         if (self.root / PREPARED).is_file():  # the record goes when all else is there
             self._check_begun(read_prepared(self.root), record)
             return True
         # A record that was being written when the call was stopped counts as none.
-        if others := sorted(entry.name for entry in self.root.iterdir() if entry.name not in (LOCK, f".{RECORD}")):
+        if others := sorted({entry.name for entry in self.root.iterdir()} - {LOCK, partial_of(file).name}):
             self.leave()
             raise ValueError(f"{self.root} holds {others[0]}, which no preparation wrote; move it away.")
-        write_synced(self.root / f".{RECORD}", json.dumps(record, indent=2) + "\n")
-        with naming(file):
-            (self.root / f".{RECORD}").replace(file)
+        replace_synced(file, json.dumps(record, indent=2) + "\n")
         return False
 
     def _check_begun(self, begun: dict[str, Any], record: dict[str, Any]) -> None:
@@ -111,11 +120,9 @@ class Workplace:
                 self._put(file, array, content.affine)
         row: dict[str, Any] = {"id": case.id, "group": case.group, "image": next(iter(files["image"]))}
         row |= {kind: list(arrays) for kind, arrays in files.items() if kind != "image"}
-        partial = self.root / ".row"
-        write_synced(partial, json.dumps(row))
         with naming(row_file):
             row_file.parent.mkdir(exist_ok=True)
-            partial.replace(row_file)
+        replace_synced(row_file, json.dumps(row))
         return row
 
     def _put(self, file: str, array: np.ndarray, affine: np.ndarray | None) -> None:
@@ -175,15 +182,6 @@ def difference_of(begun: dict[str, Any], record: dict[str, Any]) -> str:
     plain = json.loads(json.dumps(record))
     other = [f"{key} {begun.get(key)!r}, not {plain[key]!r}" for key in plain if begun.get(key) != plain[key]]
     return f" ({'; '.join(other)})" if other else ""
-
-
-def _begun(file: Path) -> dict[str, Any]:
-    """Return what a record says, nothing if it is damaged."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        content = None
-    return content if isinstance(content, dict) else {}
 
 
 def _read(layout: Layout, case: SourceCase) -> Content:

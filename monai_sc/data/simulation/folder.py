@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from monai_sc.data.durable import sha256, sync_folder, write_synced
+from monai_sc.data.durable import json_object, sha256, sync_folder, write_synced
 from monai_sc.data.parts import Exchange, Part
 from monai_sc.data.simulation.case import SimulationError
 
@@ -79,7 +79,7 @@ class SimulationFolder:
     def record(self) -> dict[str, Any] | None:
         """Return what was asked for when the simulation began; ``None`` where none did."""
         file = self.root / RECORD
-        return _parsed(file.read_text(encoding="utf-8"), file) if file.is_file() else None
+        return _parsed(file.read_bytes(), file) if file.is_file() else None
 
     def begin(self, record: Mapping[str, Any]) -> None:
         """Clear the remains of a killed run away, and write down what is asked for if that has not been done."""
@@ -118,9 +118,7 @@ class SimulationFolder:
     def finished(self) -> list[Entry] | None:
         """Return the manifest of a simulation that is complete, else ``None``."""
         file = self.root / MANIFEST
-        return (
-            [_parsed(line, file) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else None
-        )
+        return [_parsed(line, file) for line in file.read_bytes().splitlines()] if file.is_file() else None
 
     def place(self, entry: Entry, staged: Path, note: Callable[[Entry], None]) -> None:
         """Give a finished file its name, and note it.
@@ -165,11 +163,8 @@ class SimulationFolder:
         sync_folder(self.root)
 
 
-def _parsed(text: str, file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
+def _parsed(text: bytes, file: Path) -> dict[str, Any]:
+    content = json_object(text)
+    if content is None:
         raise ValueError(f"{file} is damaged; delete its folder and simulate again.")
     return content
