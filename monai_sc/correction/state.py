@@ -15,7 +15,7 @@ from monai_sc.functional.bias import BoundaryBias
 if TYPE_CHECKING:
     from monai_sc.correction.corrector import SpatialCorrector
 
-__all__ = ["forget_bias", "plain", "read_state", "report_of", "state_of"]
+__all__ = ["forget_bias", "half_widths", "plain", "read_state", "report_of", "state_of"]
 
 BIAS = ("mean", "interval", "num_used", "num_skipped", "spread", "verdict")
 
@@ -98,7 +98,7 @@ def report_of(corrector: SpatialCorrector) -> dict[str, Any]:
             "verdict": bias.verdict[k],
             "cases_used": bias.num_used[k],
             "cases_skipped": bias.num_skipped[k],
-            "half_width_by_cases": _half_widths(bias, k),
+            "half_width_by_cases": half_widths(bias, k),
             "correction": corrector.corrections[k].as_dict(),
             "group_shifts": {group: shifts[k] for group, shifts in corrector.group_shifts.items()},
             "existence": {
@@ -114,7 +114,7 @@ def report_of(corrector: SpatialCorrector) -> dict[str, Any]:
     return {"clean_cases": corrector.num_clean, "classes": plain(classes, nan=False)}
 
 
-def _half_widths(bias: BoundaryBias, k: int) -> dict[str, float]:
+def half_widths(bias: BoundaryBias, k: int) -> dict[str, float]:
     """Return half of the interval with the cases there are, one more, and two and four times as many."""
     n = int(bias.num_used[k])
     if n < 2:

@@ -13,8 +13,9 @@ from monai.data.utils import to_affine_nd
 from rich.progress import track
 
 from monai_sc.correction.presence import presence_rates
+from monai_sc.correction.state import half_widths
 from monai_sc.data.durable import naming
-from monai_sc.data.file_checks import check_affine
+from monai_sc.data.file_checks import Grid, check_affine, check_same_grid
 from monai_sc.data.label_files import PICTURES, file_suffix
 from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import without_suffix
@@ -39,6 +40,7 @@ class LabelFile:
         affine: ``None`` where the file has no geometry.
         spacing: size of a voxel in mm; of 1 without geometry.
         in_mm: whether the file says how large a voxel is.
+        grid: on which it lies.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,8 +54,10 @@ class LabelFile:
         if self.values.dtype.kind == "f":  # a scale in the header makes a 1 read 0.99999998
             whole = np.rint(self.values)
             self.values = np.where(np.abs(self.values - whole) < 1e-3, whole, self.values)
-        if self.affine is not None:
-            check_affine(to_affine_nd(3, self.affine), self.values.ndim, f"Label {path}")
+        affine = None if self.affine is None else to_affine_nd(3, self.affine)
+        self.grid = Grid(f"Label {path}", self.values.shape, affine)
+        if affine is not None:
+            check_affine(affine, self.values.ndim, self.grid.name)
         self.in_mm = self.affine is not None
         self.spacing = (1.0,) * self.values.ndim if self.affine is None else voxel_size(self.affine, self.values.ndim)
 
@@ -89,19 +93,7 @@ def load_label(folder: Path, name: str, like: LabelFile | None = None) -> LabelF
     """
     label = LabelFile(folder / name)
     if like is not None:
-        if label.values.shape != like.values.shape:
-            raise ValueError(
-                f"{label.path} and {like.path} must have the same shape, got {label.values.shape} and "
-                f"{like.values.shape}."
-            )
-        if (
-            label.affine is not None
-            and like.affine is not None
-            and not np.allclose(label.affine, like.affine, atol=1e-3)
-        ):
-            raise ValueError(
-                f"{label.path} and {like.path} must have the same affine; resample or reorient one of them."
-            )
+        check_same_grid(label.grid, like.grid)
     return label
 
 
@@ -268,8 +260,6 @@ def _result(
     result: dict[str, Any] = {}
     for k, name in enumerate(names):
         rates = presence_rates(drawn[:, k].tolist(), present[:, k].tolist())
-        used = int(bias.num_used[k])
-        sizes = dict.fromkeys((used, used + 1, 2 * used, 4 * used)) if used > 1 else {}
         result[name] = {
             "value": classes[k],
             "dice": float(scores[:, k].mean()),
@@ -277,9 +267,9 @@ def _result(
             "interval": bias.interval[k].tolist(),
             "bias_voxels": float(bias.mean[k] / voxel),
             "verdict": bias.verdict[k],
-            "cases_used": used,
+            "cases_used": int(bias.num_used[k]),
             "cases_skipped": int(bias.num_skipped[k]),
-            "half_width_by_cases": {str(n): float(bias.half_width(n)[k]) for n in sizes},
+            "half_width_by_cases": half_widths(bias, k),
             "spurious": [rates.num_spurious, rates.num_absent],
             "spurious_interval": list(rates.spurious_interval),
             "missed": [rates.num_missed, rates.num_present],

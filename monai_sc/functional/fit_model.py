@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 from monai.config import NdarrayOrTensor
 
+from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import binary_mask, check_same_shape, check_spacing
 from monai_sc.functional.distance import has_boundary
 from monai_sc.functional.noise import markov_label_noise
@@ -102,13 +103,13 @@ class RealPairs:
 
     def _compare(self, masks: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """Measure the pairs in regions in which simulated boundaries may go half as far again as any real one."""
-        boxes = [_box(a | split_strays(b, a)[0]) for a, b in masks]
+        either = [a | split_strays(b, a)[0] for a, b in masks]
         reach = 0.0
-        for (a, b), box, own in zip(masks, boxes, self.spacings, strict=True):
-            near = _grow(box, [1] * a.ndim)
+        for (a, b), shown, own in zip(masks, either, self.spacings, strict=True):
+            near = bounding_box(shown, 1) or ()
             reach = max(reach, -CleanMask(a[near], own).compare(b[near]).displacement.min(initial=0))
-        for (a, b), box, own in zip(masks, boxes, self.spacings, strict=True):
-            region = _grow(box, [int(np.ceil(1.5 * reach / side)) + 4 for side in own or [1.0] * a.ndim])
+        for (a, b), shown, own in zip(masks, either, self.spacings, strict=True):
+            region = bounding_box(shown, [int(np.ceil(1.5 * reach / s)) + 4 for s in own or [1.0] * a.ndim]) or ()
             self.clean.append(CleanMask(a[region].copy(), own, self.lag_width))
             self.errors.append(self.clean[-1].compare(b[region]))
 
@@ -208,16 +209,3 @@ def noise_parameters(values: Mapping[str, Any], fixed: Mapping[str, Any]) -> dic
         parameters[name] = float(f"{values[name]:.4g}")
     smooth = {"smoothing": "before_flips", "smooth_sigma": float(f"{values['smooth_sigma']:.4g}")}
     return {**parameters, **(smooth if values["smooth_sigma"] > 0 else {"smoothing": None}), **fixed}
-
-
-def _box(mask: np.ndarray) -> list[tuple[int, int]]:
-    """Return first and last index, plus 1, of the foreground along each axis."""
-    box = []
-    for axis in range(mask.ndim):
-        hit = np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
-        box.append((int(hit[0]), int(hit[-1]) + 1))
-    return box
-
-
-def _grow(box: Sequence[tuple[int, int]], margin: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(max(low - m, 0), high + m) for (low, high), m in zip(box, margin, strict=True))

@@ -366,7 +366,7 @@ def test_audit_of_folders_without_a_common_case_is_refused(folders, tmp_path):
 def test_audit_of_another_affine_is_refused(folders):
     values = np.asarray(nib.load(folders / "clean" / "case0.nii.gz").dataobj)
     nib.save(nib.Nifti1Image(values, np.eye(4)), folders / "clean" / "case0.nii.gz")
-    with pytest.raises(ValueError, match=r"must have the same affine; resample or reorient one of them\.$"):
+    with pytest.raises(ValueError, match=r"must have the affine of label .*; resample or reorient one of them\.$"):
         audit_folder(folders / "labels", folders / "clean", progress=False)
 
 

@@ -96,15 +96,8 @@ class CityscapesLayout(Layout):
         folder = self.source / kind / part
         if not folder.is_dir():
             raise ValueError(f"Folder {folder} does not exist; unpack {kind} of Cityscapes beside its other packages.")
-        found: dict[str, Path] = {}
-        for city in sorted(folder.iterdir()):
-            if not city.is_dir() or city.name.startswith("."):
-                continue
-            for name, file in visible_files(city, [suffix]).items():
-                if name in found:
-                    raise ValueError(f"{found[name]} and {file} must be one file, not two; delete one of them.")
-                found[name] = file
-        return found
+        cities = [city for city in sorted(folder.iterdir()) if city.is_dir() and not city.name.startswith(".")]
+        return visible_files(cities, [suffix])
 
     def _car_share(self, case: SourceCase) -> float:
         return float(np.mean(_open_ids(case.files["gtFine"]) == CAR))

@@ -102,17 +102,11 @@ class JsrtLayout(Layout):
 
     def _official_cases(self) -> list[SourceCase]:
         folders = folders_below(self.source)
-        images: dict[str, Path] = {}
+        images = visible_files(folders, [".img"])
+        organs: dict[str, list[Path]] = {}
         for folder in folders:
-            for name, file in visible_files(folder, [".img"]).items():
-                if name in images:
-                    raise ValueError(f"{images[name]} and {file} must be one file, not two; delete one of them.")
-                images[name] = file
-        organs = [
-            (folder, folder.name.lower())
-            for folder in folders
-            if folder.parent.name.lower() == "masks" and folder.parent.parent.name.lower() in ("fold1", "fold2")
-        ]
+            if folder.parent.name.lower() == "masks" and folder.parent.parent.name.lower() in ("fold1", "fold2"):
+                organs.setdefault(folder.name.lower(), []).append(folder)
         if not images or not organs:
             raise ValueError(
                 f"Folder {self.source} must hold the .IMG files of JSRT and the folders fold1/masks and fold2/masks of "
@@ -120,11 +114,9 @@ class JsrtLayout(Layout):
                 "both were unpacked in."
             )
         masks: dict[str, dict[str, Path]] = {}
-        for folder, organ in organs:
-            for name, file in visible_files(folder, [".gif"]).items():
-                if other := masks.setdefault(name, {}).get(organ):
-                    raise ValueError(f"{other} and {file} must be one file, not two; delete one of them.")
-                masks[name][organ] = file
+        for organ, own in organs.items():
+            for name, file in visible_files(own, [".gif"]).items():
+                masks.setdefault(name, {})[organ] = file
         official = set(official_names())
         cases = []
         for name in sorted(images.keys() | masks.keys()):

@@ -118,19 +118,21 @@ class Layout(ABC):
         return {}
 
 
-def visible_files(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
-    """Return the files of a folder with one of these suffixes, in any case, by their name without it.
+def visible_files(folder: Path | Iterable[Path], suffixes: Iterable[str]) -> dict[str, Path]:
+    """Return the files of a folder, or of several, with one of these suffixes, in any case, by their name without it.
 
     Hidden files do not count, among them the ``._`` files that macOS leaves on other disks.
 
     Raises:
-        ValueError: when the folder does not exist, or two files differ in case or suffix only.
+        ValueError: when a folder does not exist, or two files differ in folder, case or suffix only.
     """
-    if not folder.is_dir():
-        raise ValueError(f"Folder {folder} does not exist; unpack the whole data set, with its own folder names.")
+    folders = [folder] if isinstance(folder, Path) else list(folder)
+    for place in folders:
+        if not place.is_dir():
+            raise ValueError(f"Folder {place} does not exist; unpack the whole data set, with its own folder names.")
     wanted = tuple(suffix.lower() for suffix in suffixes)
     found: dict[str, Path] = {}
-    for file in sorted(folder.iterdir()):
+    for file in (file for place in folders for file in sorted(place.iterdir())):
         suffix = next((s for s in wanted if file.name.lower().endswith(s)), None)
         if suffix is None or file.name.startswith(".") or not file.is_file():
             continue

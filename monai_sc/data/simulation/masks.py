@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from pathlib import Path
 
+from monai_sc.data.cases import same_name
 from monai_sc.data.label_files import ONE_FILE, WRITABLE, file_suffix
 
 __all__ = ["find_masks", "refuse_shared_folders"]
@@ -47,7 +47,7 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
     for name in masks:
         if name.encode(errors="ignore").decode() != name:
             raise ValueError(f"{source} holds {name!r}, whose name is not valid UTF-8; rename it.")
-        key = unicodedata.normalize("NFC", name).casefold()
+        key = same_name(name)
         if key in seen:
             raise ValueError(f"{seen[key]} and {name} in {source} are one name on some systems; rename one of them.")
         seen[key] = name

@@ -39,9 +39,7 @@ def write_jsrt(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> Non
     Raises:
         ValueError: when ``out`` holds files, or there are more cases than JSRT has.
     """
-    if sum(num_cases.values()) > len(official_names()):
-        raise ValueError(f"num_cases must be {len(official_names())} in all or fewer, got {sum(num_cases.values())}.")
-    check_new_folder(out)
+    _begin(out, num_cases)
     (out / "All247images").mkdir()
     for number, name in enumerate(official_names()[: sum(num_cases.values())]):
         image, masks = _chest(case_seed(seed, name))
@@ -67,9 +65,7 @@ def write_jsrt_ready(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) 
     Raises:
         ValueError: when ``out`` holds files, or there are more cases than JSRT has.
     """
-    if sum(num_cases.values()) > len(official_names()):
-        raise ValueError(f"num_cases must be {len(official_names())} in all or fewer, got {sum(num_cases.values())}.")
-    check_new_folder(out)
+    _begin(out, num_cases)
     noise = noise_preset("jsrt-expand")
     names = iter(official_names())
     for split, folder in (("train", "train"), ("clean", "val"), ("test", "test")):
@@ -84,6 +80,12 @@ def write_jsrt_ready(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) 
             for where, picture in pictures.items():
                 (out / where).mkdir(exist_ok=True)
                 Image.fromarray(np.rint(picture).astype(np.uint8)).save(out / where / f"{name}.png")
+
+
+def _begin(out: Path, num_cases: Mapping[str, int]) -> None:
+    if sum(num_cases.values()) > len(official_names()):
+        raise ValueError(f"num_cases must be {len(official_names())} in all or fewer, got {sum(num_cases.values())}.")
+    check_new_folder(out)
 
 
 def _chest(seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:

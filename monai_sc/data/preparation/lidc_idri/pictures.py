@@ -12,6 +12,7 @@ import numpy as np
 from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, SourceCase, open_picture, visible_files
 from monai_sc.data.preparation.lidc_idri.form import CROP, Drawing, Form, patients_in
 from monai_sc.data.preparation.lidc_idri.nodules import READERS
+from monai_sc.data.preparation.pictures import check_size
 
 __all__ = ["CROP_FOLDERS", "NUM_CROPS", "CropForm", "PictureForm", "SliceForm", "crop_folders"]
 
@@ -30,7 +31,7 @@ class PictureForm(Form):
                 f"Picture {case.files['image']} must have at least {CROP} x {CROP} pixels, got {image.shape[0]} x "
                 f"{image.shape[1]}; unpack it again."
             )
-        masks = np.stack([_middle(_open_mask(case.files[name], image.shape)) for name in MASKS])
+        masks = np.stack([_middle(_open_mask(case.files[name], image)) for name in MASKS])
         return Drawing(_middle(image), masks)
 
 
@@ -143,11 +144,9 @@ def _slices_of(nodule: Path, patient: str) -> list[SourceCase]:
     ]
 
 
-def _open_mask(file: Path, shape: tuple[int, ...]) -> np.ndarray:
+def _open_mask(file: Path, image: np.ndarray) -> np.ndarray:
     mask = open_picture(file, ["L", "1"])
-    if mask.shape != shape:
-        wanted, given = (" x ".join(map(str, s)) for s in (shape, mask.shape))
-        raise ValueError(f"Mask {file} must have the size of its image, {wanted}, got {given}; unpack both again.")
+    check_size(mask, image[None], file)
     values = {int(value) for value in np.unique(mask)}
     if not (values <= {0, 1} or values <= {0, 255}):
         found = ", ".join(map(str, sorted(values)[:4]))
