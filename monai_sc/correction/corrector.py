@@ -20,7 +20,7 @@ from monai_sc.correction.shape import GivenLearner, GivenShape, blend_shapes
 from monai_sc.correction.state import forget_bias, read_state, report_of, state_of
 from monai_sc.functional.bias import REGIONS, BoundaryBias, boundary_bias
 from monai_sc.functional.checks import check_choice, check_same_shape, check_spacing
-from monai_sc.functional.distance import METRICS
+from monai_sc.functional.correction import check_correction
 
 __all__ = ["CHOICES", "SpatialCorrector"]
 
@@ -90,14 +90,10 @@ class SpatialCorrector:
     ) -> None:
         self.format = LabelFormat(class_names, output, probabilities, ignore_value)
         check_choice(representation, CHOICES, "representation")
-        check_choice(metric, METRICS, "metric")
+        check_correction(gamma, metric, max_shift)
         check_choice(region, REGIONS, "region")
-        if not 0 < gamma <= 1:
-            raise ValueError(f"gamma must be in (0, 1], got {gamma}.")
         if not 0 <= shape_weight <= 1:
             raise ValueError(f"shape_weight must be in [0, 1], got {shape_weight}.")
-        if max_shift is not None and not max_shift >= 0:
-            raise ValueError(f"max_shift must be at least 0 or None, got {max_shift}.")
         if not tolerance >= 0:
             raise ValueError(f"tolerance must be at least 0, got {tolerance}.")
         self.class_names = self.format.class_names

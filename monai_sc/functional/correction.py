@@ -19,6 +19,19 @@ REPRESENTATIONS = ("distance", "logit")
 ROUNDING = 1e-4  # by which probabilities that were summed in single precision may leave [0, 1]
 
 
+def check_correction(gamma: float, metric: str, max_shift: float | None) -> None:
+    """Refuse options that :py:func:`correct_boundary` does not take.
+
+    Raises:
+        ValueError: naming the first option that is out of range.
+    """
+    check_choice(metric, METRICS, "metric")
+    if not 0 < gamma <= 1:
+        raise ValueError(f"gamma must be in (0, 1], got {gamma}.")
+    if max_shift is not None and not max_shift >= 0:
+        raise ValueError(f"max_shift must be at least 0 or None, got {max_shift}.")
+
+
 def correct_boundary(
     logits: NdarrayOrTensor,
     bias: float | Sequence[float],
@@ -67,11 +80,7 @@ def correct_boundary(
         [[0, 0, 0, 1, 0, 0]]
     """
     check_choice(representation, REPRESENTATIONS, "representation")
-    check_choice(metric, METRICS, "metric")
-    if not 0 < gamma <= 1:
-        raise ValueError(f"gamma must be in (0, 1], got {gamma}.")
-    if max_shift is not None and not max_shift >= 0:
-        raise ValueError(f"max_shift must be at least 0 or None, got {max_shift}.")
+    check_correction(gamma, metric, max_shift)
     array = _finite_logits(logits)
     check_spacing(spacing, array.ndim - 1)
     shifts = per_channel(bias, len(array), "bias")

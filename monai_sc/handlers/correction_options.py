@@ -14,10 +14,6 @@ from monai.utils import MetaKeys
 from torch.utils.data import DataLoader
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.corrector import CHOICES
-from monai_sc.functional.bias import REGIONS
-from monai_sc.functional.checks import OUTPUTS, check_choice
-from monai_sc.functional.distance import METRICS
 from monai_sc.handlers.prediction import predict
 from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.file_grid import file_grid
@@ -49,16 +45,9 @@ class CorrectionOptions:
     progress: bool
 
     def __post_init__(self) -> None:
-        check_choice(self.representation, CHOICES, "representation")
-        check_choice(self.metric, METRICS, "metric")
-        check_choice(self.region, REGIONS, "region")
-        check_choice(self.output, OUTPUTS, "output")
-        if not 0 < self.gamma <= 1:
-            raise ValueError(f"gamma must be in (0, 1], got {self.gamma}.")
-        if not 0 <= self.shape_weight <= 1:
-            raise ValueError(f"shape_weight must be in [0, 1], got {self.shape_weight}.")
         if self.max_shift_mm is not None and not self.max_shift_mm >= 0:
             raise ValueError(f"max_shift_mm must be at least 0 or None, got {self.max_shift_mm}.")
+        self.corrector(1.0)  # which refuses the others
 
     def as_dict(self) -> dict[str, Any]:
         """Return those options on which the labels depend, as types that a checkpoint may hold."""

@@ -12,8 +12,7 @@ from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tenso
 
 from monai_sc.functional import correct_boundary
 from monai_sc.functional.checks import check_choice
-from monai_sc.functional.correction import REPRESENTATIONS
-from monai_sc.functional.distance import METRICS
+from monai_sc.functional.correction import REPRESENTATIONS, check_correction
 
 __all__ = ["SpatialCorrection", "SpatialCorrectiond"]
 
@@ -58,11 +57,7 @@ class SpatialCorrection(Transform):
         as_label: bool = True,
     ) -> None:
         check_choice(representation, REPRESENTATIONS, "representation")
-        check_choice(metric, METRICS, "metric")
-        if not 0 < gamma <= 1:
-            raise ValueError(f"gamma must be in (0, 1], got {gamma}.")
-        if max_shift is not None and not max_shift >= 0:
-            raise ValueError(f"max_shift must be at least 0 or None, got {max_shift}.")
+        check_correction(gamma, metric, max_shift)
         self.bias = bias
         self.representation = representation
         self.gamma = gamma
