@@ -6,11 +6,11 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Case", "check_cases", "check_list", "check_name", "file_keys", "files_of"]
+__all__ = ["Case", "LazyCases", "check_cases", "check_list", "check_name", "file_keys", "files_of"]
 
 Case = dict[str, Any]
 """``id``, ``image`` (file, or one per channel), ``label`` (file, or one per class); where known ``clean_label``, for
@@ -103,3 +103,22 @@ def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
         raise ValueError(f"The ids of cases must be unique, got {repeated[0]!r} twice or more.")
     if len(counts) > 1:
         raise ValueError(f"All cases must have the same number of label files, one per class, got {sorted(counts)}.")
+
+
+class LazyCases(Sequence[Any]):
+    """What is loaded of some cases, each when it is asked for.
+
+    Args:
+        load: takes one of ``cases``.
+        cases: their names, or what else tells which they are.
+    """
+
+    def __init__(self, load: Callable[[Any], Any], cases: Sequence[Any]) -> None:
+        self.load = load
+        self.cases = cases
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.load(self.cases[index])

@@ -17,7 +17,8 @@ from rich.progress import track
 
 from monai_sc.correction import SpatialCorrector
 from monai_sc.data.audit import LabelFile
-from monai_sc.data.correction_folders import Cases, CorrectionFolders
+from monai_sc.data.cases import LazyCases
+from monai_sc.data.correction_folders import CorrectionFolders
 from monai_sc.data.durable import naming, sha256, sync_folder, write_synced
 from monai_sc.data.label_files import file_suffix, write_values_like
 from monai_sc.data.parts import Exchange, Part, key_of
@@ -200,16 +201,16 @@ def _fit(corrector: SpatialCorrector, folders: CorrectionFolders, progress: bool
     in_mm = all(folders.clean_label(name).in_mm for name in clean)
     spacings = [folders.clean_label(name).spacing if in_mm else None for name in clean]
     corrector.fit(
-        Cases(lambda name: folders.prediction(name, folders.clean_label(name)), clean),
-        Cases(lambda name: folders.clean_label(name).values[None], clean),
+        LazyCases(lambda name: folders.prediction(name, folders.clean_label(name)), clean),
+        LazyCases(lambda name: folders.clean_label(name).values[None], clean),
         spacing=spacings,
     )
     chosen = np.unique(np.linspace(0, len(folders.names) - 1, min(SAMPLE, len(folders.names))).round().astype(int))
     sample = [folders.names[i] for i in chosen]
     if corrector.shape_weight:
         corrector.fit_given(
-            Cases(lambda name: folders.prediction(name, folders.label(name)), sample),
-            Cases(
+            LazyCases(lambda name: folders.prediction(name, folders.label(name)), sample),
+            LazyCases(
                 lambda name: folders.label(name).values[None],
                 list(track(sample, "Comparing predictions with labels", disable=not progress)),
             ),

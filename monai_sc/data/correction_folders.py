@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,21 +12,7 @@ from monai_sc.data.predictions import find_prediction, load_prediction
 from monai_sc.data.simulation.masks import find_masks
 from monai_sc.functional.correction import ROUNDING
 
-__all__ = ["Cases", "CorrectionFolders"]
-
-
-class Cases(Sequence[Any]):
-    """Predictions or masks of some cases, each loaded when it is asked for."""
-
-    def __init__(self, load: Any, names: Sequence[str]) -> None:
-        self.load = load
-        self.names = names
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.load(self.names[index])
+__all__ = ["CorrectionFolders"]
 
 
 class CorrectionFolders:

@@ -24,6 +24,7 @@ from monai.transforms import Randomizable
 from rich.console import Console
 from rich.progress import track
 
+from monai_sc.data.cases import LazyCases
 from monai_sc.data.parts import Part
 from monai_sc.data.simulated_round import describe
 from monai_sc.data.simulation.case import (
@@ -257,24 +258,16 @@ def _first_foreground(jobs: Iterable[CaseJob]) -> float | None:
     return None
 
 
-class _CleanMasks(Sequence[np.ndarray]):
-    """The masks of some cases ``(channels, *spatial)``, each read when it is asked for."""
-
-    def __init__(self, jobs: Sequence[CaseJob]) -> None:
-        self.jobs = jobs
-
-    def __len__(self) -> int:
-        return len(self.jobs)
-
-    def __getitem__(self, k: Any) -> Any:
-        case = read_case(self.jobs[k])
-        return np.stack([case.label[0] == c for c in case.classes]) if case.is_map else case.label > 0
+def _clean_masks(job: CaseJob) -> np.ndarray:
+    """Return the masks of a case ``(channels, *spatial)``."""
+    case = read_case(job)
+    return np.stack([case.label[0] == c for c in case.classes]) if case.is_map else case.label > 0
 
 
 def _calibration(calibrate: Calibrate, jobs: Sequence[CaseJob], seed: int) -> dict[str, Any]:
     chosen = np.random.default_rng(seed).permutation(len(jobs))[:CALIBRATION_CASES]
     sample = [jobs[k] for k in sorted(chosen)]
-    found = calibrate(_CleanMasks(sample), [read_case(job).spacing for job in sample])
+    found = calibrate(LazyCases(_clean_masks, sample), [read_case(job).spacing for job in sample])
     return {**found, "sample": [job.name for job in sample]}
 
 
