@@ -208,15 +208,7 @@ class RandTranslateLabel(RandLabelNoise):
 
 
 class RandDilateErodeLabeld(RandLabelNoised):
-    """Dictionary version of :py:class:`RandDilateErodeLabel`: one draw for every key.
-
-    Args:
-        keys: of the labels.
-        prob: probability of changing the labels, in ``[0, 1]``.
-        radius: ``(low, high)`` of the uniform radius, or one such pair per channel.
-        allow_missing_keys: skip a key that is absent.
-        options: ``unit``, ``classes``, ``overlap`` and ``background``.
-    """
+    """Dictionary version of :py:class:`RandDilateErodeLabel`, with its arguments: one draw for every key."""
 
     def __init__(
         self,
@@ -233,15 +225,7 @@ class RandDilateErodeLabeld(RandLabelNoised):
 
 
 class RandDropComponentsd(RandLabelNoised):
-    """Dictionary version of :py:class:`RandDropComponents`: one draw for every key.
-
-    Args:
-        keys: of the labels.
-        prob: probability of changing the labels, in ``[0, 1]``.
-        drop_prob: probability for each component, one value or one per channel.
-        allow_missing_keys: skip a key that is absent.
-        options: ``unit``, ``classes``, ``overlap`` and ``background``.
-    """
+    """Dictionary version of :py:class:`RandDropComponents`, with its arguments: one draw for every key."""
 
     def __init__(
         self,
@@ -258,16 +242,7 @@ class RandDropComponentsd(RandLabelNoised):
 
 
 class RandCoarsenContourd(RandLabelNoised):
-    """Dictionary version of :py:class:`RandCoarsenContour`: one draw for every key.
-
-    Args:
-        keys: of the labels.
-        prob: probability of changing the labels, in ``[0, 1]``.
-        vertex_distance: ``(low, high)`` of the uniform distance of vertices, or one such pair per channel.
-        slice_axis: along which the slices of a volume lie; ``None`` is that of the largest spacing in the affine.
-        allow_missing_keys: skip a key that is absent.
-        options: ``unit``, ``classes``, ``overlap`` and ``background``.
-    """
+    """Dictionary version of :py:class:`RandCoarsenContour`, with its arguments: one draw for every key."""
 
     def __init__(
         self,
@@ -287,16 +262,7 @@ class RandCoarsenContourd(RandLabelNoised):
 
 
 class RandTranslateLabeld(RandLabelNoised):
-    """Dictionary version of :py:class:`RandTranslateLabel`: one draw for every key.
-
-    Args:
-        keys: of the labels.
-        prob: probability of changing the labels, in ``[0, 1]``.
-        distance: ``(low, high)`` of the uniform distance, or one such pair per channel.
-        slice_axis: along which the slices of a volume lie; ``None`` is that of the largest spacing in the affine.
-        allow_missing_keys: skip a key that is absent.
-        options: ``unit``, ``classes``, ``overlap`` and ``background``.
-    """
+    """Dictionary version of :py:class:`RandTranslateLabel`, with its arguments: one draw for every key."""
 
     def __init__(
         self,

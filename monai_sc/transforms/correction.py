@@ -81,14 +81,7 @@ class SpatialCorrection(Transform):
 
 
 class SpatialCorrectiond(MapTransform):
-    """Dictionary version of :py:class:`SpatialCorrection`.
-
-    Args:
-        keys: of the logits.
-        allow_missing_keys: skip a key that is absent.
-
-    The other arguments are those of :py:class:`SpatialCorrection`.
-    """
+    """Dictionary version of :py:class:`SpatialCorrection`, with its arguments; ``keys`` are of the logits."""
 
     backend = SpatialCorrection.backend
 

@@ -89,15 +89,7 @@ class SignedDistance(Transform):
 
 
 class SignedDistanced(MapTransform):
-    """Dictionary version of :py:class:`SignedDistance`.
-
-    Args:
-        keys: of the labels.
-        metric: ``"euclidean"`` or ``"taxicab"``.
-        unit: ``"voxel"`` or ``"mm"``.
-        origin: ``"voxel"`` or ``"face"``.
-        allow_missing_keys: skip a key that is absent.
-    """
+    """Dictionary version of :py:class:`SignedDistance`, with its arguments."""
 
     backend = SignedDistance.backend
 

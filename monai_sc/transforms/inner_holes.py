@@ -57,16 +57,7 @@ class RandInnerHoles(RandLabelNoise):
 
 
 class RandInnerHolesd(RandLabelNoised):
-    """Dictionary version of :py:class:`RandInnerHoles`: one draw for every key.
-
-    Args:
-        keys: of the labels.
-        prob: probability of changing the labels, in ``[0, 1]``.
-        number: ``(low, high)`` of the number of holes, or one such pair per channel.
-        radius: ``(low, high)`` of the uniform radius, or one such pair per channel.
-        allow_missing_keys: skip a key that is absent.
-        options: ``unit``, ``classes``, ``overlap`` and ``background``.
-    """
+    """Dictionary version of :py:class:`RandInnerHoles`, with its arguments: one draw for every key."""
 
     def __init__(
         self,

@@ -15,16 +15,21 @@ from monai_sc.functional import NOISE_PRESETS, MarkovParameters, case_seed, mark
 from monai_sc.functional.checks import check_choice
 from monai_sc.functional.noise import check_markov_parameters
 from monai_sc.transforms.annotation_error import RandDilateErodeLabel
-from monai_sc.transforms.label_noise import RandLabelNoise, RandLabelNoised, slice_axis_of
+from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised, slice_axis_of
 
 __all__ = [
     "MarkovLabelNoise",
     "MarkovLabelNoised",
+    "MarkovNoiseOptions",
     "RandMarkovLabelNoise",
     "RandMarkovLabelNoised",
     "noise_preset",
     "with_steps",
 ]
+
+
+class MarkovNoiseOptions(LabelNoiseOptions, MarkovParameters, total=False):
+    """The options that every Markov noise takes, which :py:class:`RandMarkovLabelNoise` explains."""
 
 
 class RandMarkovLabelNoise(RandLabelNoise):
@@ -84,35 +89,17 @@ class RandMarkovLabelNoise(RandLabelNoise):
 
 
 class RandMarkovLabelNoised(RandLabelNoised):
-    """Dictionary version of :py:class:`RandMarkovLabelNoise`: one draw for every key.
-
-    Args:
-        keys: of the labels.
-        prob: probability of making the labels noisy, in ``[0, 1]``.
-        unit: ``"voxel"`` or ``"mm"``.
-        classes: the values of a label map that become noisy, ``None`` for binary channels.
-        overlap: ``"nearest"`` or ``"priority"``.
-        background: the value of a label map that is no class.
-        allow_missing_keys: skip a key that is absent.
-        parameters: those of :py:class:`RandMarkovLabelNoise`.
-    """
+    """Dictionary version of :py:class:`RandMarkovLabelNoise`, with its arguments: one draw for every key."""
 
     def __init__(
         self,
         keys: KeysCollection,
         prob: float = 0.1,
         *,
-        unit: str = "voxel",
-        classes: Sequence[int] | None = None,
-        overlap: str = "nearest",
-        background: int = 0,
         allow_missing_keys: bool = False,
-        **parameters: Unpack[MarkovParameters],
+        **options: Unpack[MarkovNoiseOptions],
     ) -> None:
-        noise = RandMarkovLabelNoise(
-            prob, unit=unit, classes=classes, overlap=overlap, background=background, **parameters
-        )
-        super().__init__(keys, noise, allow_missing_keys=allow_missing_keys)
+        super().__init__(keys, RandMarkovLabelNoise(prob, **options), allow_missing_keys=allow_missing_keys)
 
 
 class MarkovLabelNoise(Transform):
@@ -124,14 +111,10 @@ class MarkovLabelNoise(Transform):
 
     Args:
         seed: of the whole data set.
-        unit: ``"voxel"`` or ``"mm"``.
-        classes: the values of a label map that become noisy, ``None`` for binary channels.
-        overlap: ``"nearest"`` or ``"priority"``.
-        background: the value of a label map that is no class.
-        parameters: those of :py:class:`RandMarkovLabelNoise`.
+        options: those of :py:class:`RandMarkovLabelNoise` but for ``prob``.
 
     Raises:
-        TypeError: when one of the first three parameters is missing, or one is unknown.
+        TypeError: when a parameter of the noise is missing, or one is unknown.
         ValueError: when a parameter is out of range, or a label without an affine is to be drawn in mm or in slices.
 
     Example:
@@ -143,38 +126,23 @@ class MarkovLabelNoise(Transform):
 
     backend = RandLabelNoise.backend
 
-    def __init__(
-        self,
-        *,
-        seed: int = 0,
-        unit: str = "voxel",
-        classes: Sequence[int] | None = None,
-        overlap: str = "nearest",
-        background: int = 0,
-        **parameters: Unpack[MarkovParameters],
-    ) -> None:
+    def __init__(self, *, seed: int = 0, **options: Unpack[MarkovNoiseOptions]) -> None:
         self.seed = seed
-        self.noise = RandMarkovLabelNoise(
-            1.0, unit=unit, classes=classes, overlap=overlap, background=background, **parameters
-        )
+        self.noise = RandMarkovLabelNoise(1.0, **options)
 
     def __call__(self, label: NdarrayOrTensor, case_id: str) -> NdarrayOrTensor:  # type: ignore[override] # a case, too
         return self.noise.make_noisy(label, case_seed(self.seed, case_id))
 
 
 class MarkovLabelNoised(MapTransform):
-    """Dictionary version of :py:class:`MarkovLabelNoise`: the draw of a case is the same for every key.
+    """Dictionary version of :py:class:`MarkovLabelNoise`, with its arguments: one draw per case for every key.
 
     Args:
         keys: of the labels.
         seed: of the whole data set.
-        unit: ``"voxel"`` or ``"mm"``.
-        classes: the values of a label map that become noisy, ``None`` for binary channels.
-        overlap: ``"nearest"`` or ``"priority"``.
-        background: the value of a label map that is no class.
         id_key: of the case id, a string.
         allow_missing_keys: skip a key that is absent.
-        parameters: those of :py:class:`RandMarkovLabelNoise`.
+        options: those of :py:class:`MarkovLabelNoise`.
     """
 
     backend = MarkovLabelNoise.backend
@@ -184,19 +152,13 @@ class MarkovLabelNoised(MapTransform):
         keys: KeysCollection,
         *,
         seed: int = 0,
-        unit: str = "voxel",
-        classes: Sequence[int] | None = None,
-        overlap: str = "nearest",
-        background: int = 0,
         id_key: str = "id",
         allow_missing_keys: bool = False,
-        **parameters: Unpack[MarkovParameters],
+        **options: Unpack[MarkovNoiseOptions],
     ) -> None:
         super().__init__(keys, allow_missing_keys=allow_missing_keys)
         self.id_key = id_key
-        self.noise = MarkovLabelNoise(
-            seed=seed, unit=unit, classes=classes, overlap=overlap, background=background, **parameters
-        )
+        self.noise = MarkovLabelNoise(seed=seed, **options)
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         d = dict(data)
