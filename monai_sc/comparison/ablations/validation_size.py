@@ -48,8 +48,8 @@ def draw_cases(cases: Sequence[Case], number: int, *, seed: int) -> list[Case]:
     return order[:number]
 
 
-def needed_cases(spread: float, image_size: Sequence[int], *, epsilon: float = 1.0, alpha: float = 0.05) -> int:
-    """Return how many clean cases suffice to know the bias to within ``epsilon`` voxels, in the worst case.
+def needed_cases(spread: float, image_size: Sequence[int]) -> int:
+    """Return how many clean cases suffice to know the bias to within a voxel at 95 %, in the worst case.
 
     It is :py:func:`monai_sc.functional.required_validation_size` where every prediction lies within three ``spread`` of
     the bias.
@@ -57,10 +57,8 @@ def needed_cases(spread: float, image_size: Sequence[int], *, epsilon: float = 1
     Args:
         spread: standard deviation of the displacement over cases, in voxels.
         image_size: sides of the image, in voxels.
-        epsilon: by how much the bias may be off, in voxels.
-        alpha: accepted probability of being off by more.
     """
-    return required_validation_size(epsilon, SPREADS * spread, 0.0, image_size, alpha)
+    return required_validation_size(1.0, SPREADS * spread, 0.0, image_size, alpha=0.05)
 
 
 def validation_size(setup: Setup, *, sizes: Sequence[int] = SIZES) -> Ablation:
