@@ -160,13 +160,11 @@ def test_certain_prediction_leaves_something_to_the_other_classes():
 @pytest.mark.parametrize(
     ("options", "wording"),
     [
-        ({"output": "tanh"}, r"output must be one of 'sigmoid', 'softmax', got 'tanh'\."),
         ({"coefficient": -1}, r"coefficient must be at least 0, got -1\."),
         ({"coefficient": math.nan}, "coefficient must be at least 0, got nan"),
         ({"momentum": 1}, "momentum must be at least 0 and under 1, got 1"),
-        ({"reduction": "median"}, "median"),
     ],
-    ids=["output", "coefficient", "nan", "momentum", "reduction"],
+    ids=["coefficient", "nan", "momentum"],
 )
 def test_unfit_option_is_refused(options, wording):
     with pytest.raises(ValueError, match=wording):
