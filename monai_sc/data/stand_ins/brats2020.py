@@ -35,13 +35,7 @@ SURVIVAL = ("Brats20ID", "Age", "Survival_days", "Extent_of_Resection")
 def write_brats2020(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> None:
     """Write small generated scans and masks as the training data of BraTS 2020 lie after unpacking.
 
-    Args:
-        out: a new or an empty folder, for ``MICCAI_BraTS2020_TrainingData``.
-        num_cases: by split; only their sum counts, since the official data have no splits.
-        seed: of the data set.
-
-    Raises:
-        ValueError: when ``out`` holds something.
+    Of ``num_cases`` only the sum counts, since the official data have no splits.
     """
     check_new_folder(out)
     data = out / "MICCAI_BraTS2020_TrainingData"

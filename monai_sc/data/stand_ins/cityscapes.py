@@ -39,13 +39,7 @@ def write_cityscapes(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) 
     Each part has one image more than asked for, without a car. As in the official data, the test part has no label but
     0, and train_extra coarse labels only.
 
-    Args:
-        out: a new or an empty folder.
-        num_cases: with cars, by split; ``"train"`` and ``"clean"`` are both in the official training part.
-        seed: of the data set.
-
-    Raises:
-        ValueError: when ``out`` holds something.
+    ``num_cases`` are those with cars; ``"train"`` and ``"clean"`` are both in the official training part.
     """
     check_new_folder(out)
     train = num_cases.get("train", 0) + num_cases.get("clean", 0)

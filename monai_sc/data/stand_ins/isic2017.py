@@ -24,13 +24,7 @@ SUPERPIXEL = 8  # length of its side
 def write_isic2017(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> None:
     """Write small generated images and masks as ISIC 2017, Task 1, lies after unpacking.
 
-    Args:
-        out: a new or an empty folder.
-        num_cases: by split; a split without cases has no folders.
-        seed: of the data set.
-
-    Raises:
-        ValueError: when ``out`` holds something.
+    A split without cases has no folders.
     """
     check_new_folder(out)
     number = 0

@@ -31,13 +31,7 @@ BRIGHTNESS = {"right lung": -0.35, "left lung": -0.35, "heart": 0.3, "right clav
 def write_jsrt(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> None:
     """Write ``.IMG`` files of 2048 x 2048 and, in ``scratch/fold1`` and ``fold2``, GIF masks of 1024 x 1024.
 
-    Args:
-        out: a folder that is empty or does not exist.
-        num_cases: of each split; JSRT has no splits, so only the sum counts, up to 247.
-        seed: of the images.
-
-    Raises:
-        ValueError: when ``out`` holds files, or there are more cases than JSRT has.
+    Of ``num_cases`` only the sum counts, since JSRT has no splits; more than its 247 are a ``ValueError``.
     """
     _begin(out, num_cases)
     (out / "All247images").mkdir()
@@ -57,13 +51,7 @@ def write_jsrt(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> Non
 def write_jsrt_ready(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> None:
     """Write 256 x 256 PNG files in ``images_train`` and so on, with noisy masks of the training cases.
 
-    Args:
-        out: a folder that is empty or does not exist.
-        num_cases: of each split.
-        seed: of images and noise.
-
-    Raises:
-        ValueError: when ``out`` holds files, or there are more cases than JSRT has.
+    More cases than the 247 of JSRT are a ``ValueError``.
     """
     _begin(out, num_cases)
     noise = noise_preset("jsrt-expand")

@@ -76,13 +76,7 @@ def write_lidc_idri(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -
     a point; and a mark of what is no nodule. The first nodule of the first patient has a hole, and this patient has a
     chest X-ray, too.
 
-    Args:
-        out: a new or an empty folder.
-        num_cases: number of patients by split; the data set has no splits, so that their sum counts.
-        seed: of everything; the same writes the same files.
-
-    Raises:
-        ValueError: when ``out`` holds something.
+    ``num_cases`` are patients; the data set has no splits, so that their sum counts.
     """
     check_new_folder(out)
     for number, patient in enumerate(generate(sum(num_cases.values()), seed)):
@@ -106,13 +100,7 @@ def write_lidc_idri(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -
 def write_lidc_crops(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> None:
     """Write crops in the form of those of the Probabilistic U-Net, 180 x 180 pixels.
 
-    Args:
-        out: a new or an empty folder.
-        num_cases: number of patients by split, ``"train"``, ``"clean"`` (whose folder is ``val``) and ``"test"``.
-        seed: of everything.
-
-    Raises:
-        ValueError: when ``out`` holds something.
+    ``num_cases`` are patients; those of the split ``"clean"`` are in ``val``.
     """
     check_new_folder(out)
     patients = generate(sum(num_cases.values()), seed)
@@ -130,13 +118,7 @@ def write_lidc_crops(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) 
 def write_lidc_slices(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -> None:
     """Write slices by patient and nodule, 128 x 128 pixels.
 
-    Args:
-        out: a new or an empty folder.
-        num_cases: number of patients by split; the form has no splits, so that their sum counts.
-        seed: of everything.
-
-    Raises:
-        ValueError: when ``out`` holds something.
+    ``num_cases`` are patients; the form has no splits, so that their sum counts.
     """
     check_new_folder(out)
     for patient in generate(sum(num_cases.values()), seed):
