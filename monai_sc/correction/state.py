@@ -11,7 +11,7 @@ import numpy as np
 from monai_sc.correction.choice import ClassCorrection
 from monai_sc.correction.presence import PresenceRates, PresenceRule, presence_rates
 from monai_sc.correction.shape import GivenShape
-from monai_sc.functional.bias import BoundaryBias
+from monai_sc.functional.bias import BoundaryBias, unknown_bias
 
 if TYPE_CHECKING:
     from monai_sc.correction.corrector import SpatialCorrector
@@ -68,13 +68,7 @@ def read_state(corrector: SpatialCorrector, state: Mapping[str, Any]) -> None:
 def forget_bias(corrector: SpatialCorrector, num_clean: int) -> None:
     """Make a corrector one that has seen no usable clean case among ``num_clean``."""
     classes = len(corrector.class_names)
-
-    def undefined(*shape: int) -> np.ndarray:
-        return np.full((classes, *shape), np.nan)
-
-    num_used, num_skipped = (np.full(classes, n, dtype=np.int64) for n in (0, num_clean))
-    verdict = ("cannot tell",) * classes
-    corrector.bias = BoundaryBias(undefined(), undefined(2), num_used, num_skipped, undefined(), verdict)
+    corrector.bias = unknown_bias(classes, num_clean)
     corrector.num_clean = num_clean
     corrector.corrections = [
         ClassCorrection(dice_before=0.0, dice_after=0.0, dice_present=0.0, note="no usable clean case")

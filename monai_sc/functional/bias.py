@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from monai.config import NdarrayOrTensor
@@ -150,6 +150,13 @@ class BoundaryBias:
         return np.asarray(stats.t.ppf((1 + confidence) / 2, num_cases - 1) * self.spread / math.sqrt(num_cases))
 
 
+def unknown_bias(classes: int, num_cases: int) -> BoundaryBias:
+    """Return the bias of classes of which none of some cases is usable."""
+    used, skipped = (np.full(classes, n, dtype=np.int64) for n in (0, num_cases))
+    mean, interval, spread = np.full(classes, np.nan), np.full((classes, 2), np.nan), np.full(classes, np.nan)
+    return BoundaryBias(mean, interval, used, skipped, spread, ("cannot tell",) * classes)
+
+
 def boundary_bias(
     displacements: np.ndarray,
     *,
@@ -274,16 +281,9 @@ def grouped_bias(
         centre = common.mean if own is None else np.where(np.isfinite(own.mean), own.mean, common.mean)
         mean = common.mean + weight * (centre - common.mean)
         if own is None:
-            own = BoundaryBias(
-                mean,
-                common.interval * np.nan,
-                common.num_used * 0,
-                np.full_like(common.num_used, row.sum()),
-                common.spread * np.nan,
-                ("cannot tell",) * values.shape[1],
-            )
+            own = unknown_bias(values.shape[1], int(row.sum()))
         interval = common.mean[:, None] + weight[:, None] * (own.interval - common.mean[:, None])
-        biases[name] = BoundaryBias(mean, interval, own.num_used, own.num_skipped, own.spread, own.verdict)
+        biases[name] = replace(own, mean=mean, interval=interval)
     return biases
 
 

@@ -8,7 +8,12 @@ from torch.nn.functional import log_softmax, logsigmoid
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
 
-__all__ = ["label_distributions", "log_distributions"]
+__all__ = ["label_distributions", "log_distributions", "reduced"]
+
+
+def reduced(loss: torch.Tensor, reduction: str) -> torch.Tensor:
+    """Return the ``"mean"`` or the ``"sum"`` of a loss; with ``"none"`` the loss of each voxel."""
+    return {"mean": loss.mean, "sum": loss.sum}[reduction]() if reduction != "none" else loss
 
 
 def log_distributions(logits: torch.Tensor, output: str) -> torch.Tensor:

@@ -9,7 +9,7 @@ from monai.utils import LossReduction, convert_to_tensor
 from torch.nn.modules.loss import _Loss
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
-from monai_sc.losses.distributions import label_distributions, log_distributions
+from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
 
 __all__ = ["EarlyLearningRegularizationLoss", "updated_target"]
 
@@ -101,13 +101,9 @@ class EarlyLearningRegularizationLoss(_Loss):
         agreement = (following * predicted).sum(dim=2)
         regularizer = self.coefficient * (1 - agreement).clamp_min(LEAST).log()
         if self.loss is not None:
-            return self.loss(input, target) + self._reduced(regularizer)
-        return self._reduced(regularizer - (label_distributions(target, input, self.output) * logs).sum(dim=2))
-
-    def _reduced(self, values: torch.Tensor) -> torch.Tensor:
-        if self.reduction == LossReduction.MEAN.value:
-            return values.mean()
-        return values.sum() if self.reduction == LossReduction.SUM.value else values
+            return self.loss(input, target) + reduced(regularizer, self.reduction)
+        entropy = -(label_distributions(target, input, self.output) * logs).sum(dim=2)
+        return reduced(entropy + regularizer, self.reduction)
 
 
 def _as_distributions(memory: torch.Tensor | None, predicted: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from monai.utils import LossReduction, convert_to_tensor
 from torch.nn.modules.loss import _Loss
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
-from monai_sc.losses.distributions import label_distributions, log_distributions
+from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
 
 __all__ = ["GeneralizedCrossEntropyLoss"]
 
@@ -91,9 +91,7 @@ class GeneralizedCrossEntropyLoss(_Loss):
                     f"output={self.output!r}, got {tuple(weight.shape)}."
                 )
             loss = loss * convert_to_tensor(weight, track_meta=False).to(loss.dtype)
-        if self.reduction == "none":
-            return loss
-        return loss.mean() if self.reduction == "mean" else loss.sum()
+        return reduced(loss, self.reduction)
 
     @torch.no_grad()
     def kept(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as in every loss

@@ -7,7 +7,7 @@ from monai.utils import LossReduction
 from torch.nn.modules.loss import _Loss
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
-from monai_sc.losses.distributions import label_distributions, log_distributions
+from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
 
 __all__ = ["SymmetricCrossEntropyLoss"]
 
@@ -78,6 +78,4 @@ class SymmetricCrossEntropyLoss(_Loss):
         labels = label_distributions(target, input, self.output)
         log_labels = labels.clamp(min=self.label_clip).log()
         loss = -(self.alpha * labels * log_p + self.beta * log_p.exp() * log_labels).sum(dim=2)
-        if self.reduction == "none":
-            return loss
-        return loss.mean() if self.reduction == "mean" else loss.sum()
+        return reduced(loss, self.reduction)
