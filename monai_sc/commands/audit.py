@@ -74,8 +74,8 @@ def _audit(arguments: argparse.Namespace) -> None:
 def _print_audit(result: dict[str, Any], out: str | None, page: Path | None) -> None:
     from rich.table import Table
 
-    in_mm = result["unit"] == "mm"
-    unit = "mm" if in_mm else "voxels"
+    unit = result["unit"]
+    in_mm = unit == "mm"
     columns = ["class", "cases", "mean Dice", f"bias in {unit} (negative: too large)", "verdict"]
     table = Table(*columns, *(["in voxels"] if in_mm else []))
     for name, row in result["classes"].items():

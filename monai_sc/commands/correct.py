@@ -87,8 +87,7 @@ def _correct(arguments: argparse.Namespace) -> None:
 def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> None:
     from rich.table import Table
 
-    unit = "mm" if report["unit"] == "mm" else "voxels"
-    table = Table("class", f"bias of the network in {unit}", "verdict", "correction", "voxels changed")
+    table = Table("class", f"bias of the network in {report['unit']}", "verdict", "correction", "voxels changed")
     for name, row in report["classes"].items():
         bias = "undefined" if row["bias"] is None else f"{row['bias']:+.2f}"
         if row["interval"][0] is not None:

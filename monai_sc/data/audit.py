@@ -153,7 +153,7 @@ def audit_folder(
             :py:func:`monai_sc.reports.write_audit` deletes; only parts need it.
 
     Returns:
-        ``unit`` (``"mm"``, or ``"voxel"`` where no file says how large a voxel is), ``voxel`` (mean size of its
+        ``unit`` (``"mm"``, or ``"voxels"`` where no file says how large a voxel is), ``voxel`` (mean size of its
         smallest side), ``tolerance``, ``ignore_value``, ``cases`` (each with ``name``, ``dice`` and ``displacement`` by
         class), and ``classes``: by name its ``value``, the mean Dice, ``bias`` and ``interval`` in the unit,
         ``bias_voxels``,
@@ -284,7 +284,7 @@ def _result(
         for row, score, displacement in zip(rows, scores, displacements, strict=True)
     ]
     return {
-        "unit": "mm" if in_mm else "voxel",
+        "unit": "mm" if in_mm else "voxels",
         "voxel": voxel,
         "tolerance": limit,
         "ignore_value": ignore_value,

@@ -23,7 +23,7 @@ from monai_sc.data.durable import naming, sha256, sync_folder, write_synced
 from monai_sc.data.label_files import file_suffix, write_values_like
 from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import find_prediction
-from monai_sc.data.simulation.masks import find_masks
+from monai_sc.data.simulation.masks import find_masks, refuse_names
 from monai_sc.functional.dice import dice
 
 __all__ = ["correct_folder", "refuse_source_folders"]
@@ -91,7 +91,9 @@ def correct_folder(
     target = Path(out)
     sources = [Path(p) for p in (predictions, labels, clean, *([trusted] if trusted is not None else []))]
     refuse_source_folders(target, sources)
-    if not part.own(find_masks(sources[1])[0]):
+    label_names = find_masks(sources[1])[0]
+    refuse_names(sources[1], label_names, (REPORT, MANIFEST))
+    if not part.own(label_names):
         return {}  # there are more parts than labels
     _refuse_used(target)
     if kind not in (None, "logits", "probabilities"):
@@ -319,7 +321,7 @@ class _Correction:
         stays = [keep or corrector.keeps_given(k) for k, keep in enumerate(self.kept)]
         report = {
             **corrector.report(),
-            "unit": "mm" if self.in_mm else "voxel",
+            "unit": "mm" if self.in_mm else "voxels",
             "output": self.folders.output,
             "values": self.folders.values,
             "labels_kept": [name for name, keep in zip(names, stays, strict=True) if keep],

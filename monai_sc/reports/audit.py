@@ -171,5 +171,5 @@ def _draw_displacements(axes: Axes, result: Mapping[str, Any], classes: list[str
     )
     axes.set_xlim(-0.6, len(classes) - 0.4)
     axes.set_ylabel("too large  ←  bias  →  too small")
-    axes.set_title(f"Displacement of the labels, in {'mm' if result['unit'] == 'mm' else 'voxels'}", fontsize=11)
+    axes.set_title(f"Displacement of the labels, in {result['unit']}", fontsize=11)
     axes.text(0.99, 0.02, "grey: tolerance", transform=axes.transAxes, ha="right", fontsize=8, color="0.4")

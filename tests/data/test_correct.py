@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import shutil
 import tracemalloc
 import zipfile
 
@@ -146,7 +147,7 @@ def test_pictures_with_255_and_one_channel_are_corrected(tmp_path):
             Image.fromarray(((phi <= 0) * 255).astype(np.uint8)).save(tmp_path / "clean" / f"p{k}.png")
         np.savez(tmp_path / "predictions" / f"p{k}.npz", logits=(4 - phi)[None, None].astype(np.float32))
     report = correct_folder(*arguments(tmp_path), class_names=["disc"], progress=False)
-    assert report["unit"] == "voxel"
+    assert report["unit"] == "voxels"
     assert report["classes"]["disc"]["bias"] == pytest.approx(-4, abs=0.25)
     for k in range(5):
         out = np.asarray(Image.open(tmp_path / "out" / f"p{k}.png"))
@@ -199,6 +200,12 @@ def test_pictures_with_255_and_one_channel_are_corrected(tmp_path):
             ValueError,
             r"^out must be a new or an empty folder, got .*out, which is there and is not empty",
             id="out-in-use",
+        ),
+        pytest.param(
+            lambda f: shutil.copytree(f / "truth", f / "labels" / "manifest.jsonl"),
+            ValueError,
+            r"labels must not hold a folder manifest\.jsonl/case0\.nii\.gz, as a file of the result is called\.$",
+            id="folder-called-as-the-manifest",
         ),
     ],
 )

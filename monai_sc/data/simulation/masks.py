@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from monai_sc.data.cases import same_name
 from monai_sc.data.label_files import ONE_FILE, WRITABLE, file_suffix
 
-__all__ = ["find_masks", "refuse_shared_folders"]
+__all__ = ["find_masks", "refuse_names", "refuse_shared_folders"]
 
 
 def find_masks(source: Path) -> tuple[list[str], list[str]]:
@@ -52,6 +53,17 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
             raise ValueError(f"{seen[key]} and {name} in {source} are one name on some systems; rename one of them.")
         seen[key] = name
     return sorted(masks), others
+
+
+def refuse_names(source: Path, names: Sequence[str], taken: Sequence[str]) -> None:
+    """Refuse masks in a folder that is called as a file of the result.
+
+    Raises:
+        ValueError: naming the first of them.
+    """
+    for name in names:
+        if name.split("/")[0] in taken:
+            raise ValueError(f"{source} must not hold a folder {name}, as a file of the result is called.")
 
 
 def refuse_shared_folders(source: Path, root: Path) -> None:

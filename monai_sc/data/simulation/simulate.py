@@ -36,7 +36,7 @@ from monai_sc.data.simulation.case import (
     simulate_case,
 )
 from monai_sc.data.simulation.folder import MANIFEST, RECORD, SimulationFolder
-from monai_sc.data.simulation.masks import find_masks, refuse_shared_folders
+from monai_sc.data.simulation.masks import find_masks, refuse_names, refuse_shared_folders
 
 __all__ = ["Calibrate", "simulate_folder", "summarise_simulation"]
 
@@ -113,9 +113,7 @@ def simulate_folder(
         raise ValueError(f"classes must be one or more values, each once and not 0, got {list(classes)}.")
     refuse_shared_folders(source, root)
     names, _ = find_masks(source)
-    for name in names:
-        if name.split("/")[0] in (RECORD, MANIFEST):
-            raise ValueError(f"{source} must not hold a folder {name}, as a file of the result is called.")
+    refuse_names(source, names, (RECORD, MANIFEST))
     own_classes = None if classes is None else list(classes)
     if calibrate is None:
         noise = make_noise(own_classes)

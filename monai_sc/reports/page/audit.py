@@ -70,7 +70,7 @@ class AuditSource(Sequence[PageCase]):
 
     def contents(self) -> Contents:
         """Return what the report says."""
-        unit = "mm" if self.result["unit"] == "mm" else "voxels"
+        unit = self.result["unit"]
         findings = [self._finding(name) for name in self.names]
         first = LabelFile(self.labels / self.files[0])
         return Contents(

@@ -76,7 +76,7 @@ class FolderSource(Sequence[PageCase]):
     def contents(self) -> Contents:
         """Return what the report says."""
         report = self.report
-        unit = "mm" if report["unit"] == "mm" else "voxels"
+        unit = report["unit"]
         findings = [self._finding(name, unit) for name in self.names]
         first = LabelFile(self.files[0][1])
         return Contents(
