@@ -29,7 +29,7 @@ def write_result(
     evaluator: Evaluator,
     output_dir: PathLike,
     *,
-    classes: Sequence[str],
+    class_names: Sequence[str],
     image_size: Sequence[int],
     store: LabelStore | None = None,
 ) -> Path:
@@ -45,7 +45,7 @@ def write_result(
         evaluator: over the test cases, whose key metric is a MONAI ``DiceMetric`` in an ``IgniteMetricHandler``. Its
             batches hold ``id``.
         output_dir: of the file.
-        classes: one per channel of the predictions.
+        class_names: one per channel of the predictions.
         image_size: that the network works on.
         store: of the training labels.
 
@@ -60,13 +60,13 @@ def write_result(
     name = evaluator.state.key_metric_name
     details = evaluator.state.metric_details.get(name)
     everyone = list(itertools.chain.from_iterable(gather(ids)))  # process after process, as a metric puts them together
-    if details is None or tuple(details.shape) != (len(everyone), len(classes)):
+    if details is None or tuple(details.shape) != (len(everyone), len(class_names)):
         raise ValueError(
             f"The key metric of evaluator must be a DiceMetric with one value for each of {len(everyone)} cases and "
-            f"{len(classes)} classes, got {None if details is None else tuple(details.shape)}."
+            f"{len(class_names)} classes, got {None if details is None else tuple(details.shape)}."
         )
     result: dict[str, Any] = {
-        "classes": list(classes),
+        "classes": list(class_names),
         "cases": everyone,
         "dice": details.tolist(),
         "epochs": trainer.state.epoch,

@@ -58,7 +58,7 @@ def cases():
 def test_result_holds_the_dice_of_each_case_and_class(tmp_path, cases):
     trainer, evaluator = engines(cases, DiceMetric(ignore_empty=False))
     trainer.run()
-    file = write_result(trainer, evaluator, tmp_path / "new", classes=["x", "y"], image_size=[4, 4])
+    file = write_result(trainer, evaluator, tmp_path / "new", class_names=["x", "y"], image_size=[4, 4])
     result = json.loads(file.read_text())
     assert file == tmp_path / "new" / "result.json"
     assert [path.name for path in file.parent.iterdir()] == ["result.json"]
@@ -74,7 +74,8 @@ def test_measuring_again_adds_no_case(tmp_path, cases):
     trainer, evaluator = engines(cases, DiceMetric(ignore_empty=False))
     trainer.run()
     texts = [
-        write_result(trainer, evaluator, tmp_path, classes=["x", "y"], image_size=[4, 4]).read_text() for _ in range(2)
+        write_result(trainer, evaluator, tmp_path, class_names=["x", "y"], image_size=[4, 4]).read_text()
+        for _ in range(2)
     ]
     assert texts[0] == texts[1]
 
@@ -88,7 +89,7 @@ def test_metric_without_a_dice_per_case_and_class_is_refused(tmp_path, cases, me
     trainer, evaluator = engines(cases, metric)
     trainer.run()
     with pytest.raises(ValueError, match=rf"one value for each of 3 cases and {len(classes)} classes, got {got}\.$"):
-        write_result(trainer, evaluator, tmp_path, classes=classes, image_size=[4, 4])
+        write_result(trainer, evaluator, tmp_path, class_names=classes, image_size=[4, 4])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,7 +98,7 @@ def run_rank(rank, folder):
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     trainer, evaluator = engines(three_cases()[rank::2], DiceMetric(ignore_empty=False))
     trainer.run()
-    write_result(trainer, evaluator, folder, classes=["x", "y"], image_size=[4, 4])
+    write_result(trainer, evaluator, folder, class_names=["x", "y"], image_size=[4, 4])
     os._exit(0)  # gloo now and then aborts a process that ends by itself
 
 

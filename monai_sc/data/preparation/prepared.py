@@ -20,7 +20,7 @@ PREPARED = "prepared.json"
 
 
 def prepared_cases(
-    dataset_dir: PathLike, split: str, *, noisy: bool = False, classes: Sequence[str] | None = None
+    dataset_dir: PathLike, split: str, *, noisy: bool = False, class_names: Sequence[str] | None = None
 ) -> list[Case]:
     """Return the cases of one split of a folder that ``python -m monai_sc prepare`` made.
 
@@ -28,7 +28,7 @@ def prepared_cases(
         dataset_dir: the folder, which may have been moved.
         split: ``"train"``, ``"clean"`` (to measure the bias) or ``"test"``.
         noisy: take the labels with error that the data set itself has, and the others as ``clean_label``.
-        classes: that the folder must hold, in this order; ``None``: any.
+        class_names: that the folder must hold, in this order; ``None``: any.
 
     Raises:
         ValueError: when the folder is not a prepared one or has other classes, or a split is empty or has no noisy
@@ -37,9 +37,9 @@ def prepared_cases(
     check_choice(split, SPLITS, "split")
     root = Path(dataset_dir).absolute()
     content = read_prepared(root)
-    if classes is not None and list(classes) != content["classes"]:
+    if class_names is not None and list(class_names) != content["classes"]:
         raise ValueError(
-            f"{root} must hold masks of {', '.join(classes)}, got {', '.join(content['classes'])} of "
+            f"{root} must hold masks of {', '.join(class_names)}, got {', '.join(content['classes'])} of "
             f"{content.get('name')}; correct dataset_dir."
         )
     rows = content["cases"][split]

@@ -61,9 +61,9 @@ def test_paths_are_absolute_from_the_working_folder(write, monkeypatch):
 
 
 def test_folder_of_other_classes_is_refused(write):
-    assert prepared_cases(write(), "train", classes=("lung", "heart")) == prepared_cases(write(), "train")
+    assert prepared_cases(write(), "train", class_names=("lung", "heart")) == prepared_cases(write(), "train")
     with pytest.raises(ValueError, match=r"must hold masks of lesion, got lung, heart of jsrt; correct dataset_dir\.$"):
-        prepared_cases(write(), "train", classes=["lesion"])
+        prepared_cases(write(), "train", class_names=["lesion"])
 
 
 def test_empty_split_is_refused(write):
