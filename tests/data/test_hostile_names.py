@@ -26,6 +26,7 @@ from monai_sc.data.preparation.layout import SourceCase
 from monai_sc.data.preparation.prepare import LAYOUTS
 from monai_sc.reports import open_source, write_audit, write_page
 from monai_sc.transforms import RandTranslateLabel
+from tests.files import contents
 
 REFUSED = {
     "up": "../x",
@@ -70,11 +71,6 @@ def make_cases(tmp_path):
         return [{"id": name, "image": file, "label": file} for name in ids]
 
     return make
-
-
-def contents(folder):
-    """Return the content of all files below a folder, by path."""
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @refused

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -19,6 +18,7 @@ from monai_sc.data.parts import Exchange, key_of
 from monai_sc.data.simulation import case as simulated_case
 from monai_sc.data.simulation.choice import NoiseChoice
 from monai_sc.reports.audit import write_audit
+from tests.files import contents
 from tests.forked import Forked, run_forked
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
@@ -142,10 +142,6 @@ def run(monkeypatch, index, count, *given):
     monkeypatch.setenv("RANK", str(index))
     monkeypatch.setenv("WORLD_SIZE", str(count))
     return main(list(map(str, given)))
-
-
-def contents(folder):
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(Path(folder).rglob("*")) if f.is_file()}
 
 
 def listing(folder):

@@ -25,6 +25,7 @@ from monai_sc.data.simulation.choice import NoiseChoice
 from monai_sc.data.simulation.simulate import simulate_folder, summarise_simulation
 from monai_sc.functional import boundary_displacement, case_seed, markov_label_noise
 from monai_sc.transforms import RandDilateErodeLabel
+from tests.files import contents
 from tests.forked import run_forked
 
 PARAMETERS = {"num_steps": 3, "expansion_prob": 0.8, "march_prob": 0.6, "flip_prob": 0.01}
@@ -111,10 +112,6 @@ def masks(tmp_path):
 
 
 NAMES = ["case.png", "site A/case.nii.gz", "site B/Schädel ü1.mha", "site B/case.nii.gz"]
-
-
-def contents(folder):
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(Path(folder).rglob("*")) if f.is_file()}
 
 
 TYPES = [

@@ -8,6 +8,7 @@ from PIL import Image
 
 from monai_sc.data.preparation.cityscapes import CityscapesLayout
 from monai_sc.data.stand_ins.cityscapes import write_cityscapes
+from tests.files import contents, picture
 
 FRAME = "aachen/aachen_000002_000019"
 IMAGE = f"leftImg8bit/train/{FRAME}_leftImg8bit.png"
@@ -26,15 +27,6 @@ def written(tmp_path_factory):
 def source(written, tmp_path):
     """Return a copy that a test may break."""
     return Path(shutil.copytree(written, tmp_path / "source"))
-
-
-def picture(file):
-    with Image.open(file) as opened:
-        return np.asarray(opened)
-
-
-def contents(folder):
-    return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def read(source):
@@ -213,14 +205,8 @@ def test_share_out_of_range_is_refused(tmp_path, share):
         CityscapesLayout(tmp_path, min_car_share=share)
 
 
-def test_stand_in_depends_on_its_seed_alone(tmp_path):
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        write_cityscapes(tmp_path / name, num_cases={"train": 1}, seed=seed)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b") != contents(tmp_path / "c")
-
-
 def test_stand_in_has_what_the_layout_does_not_read(written):
-    names = {file.as_posix() for file in contents(written)}
+    names = contents(written)
     assert "leftImg8bit/test/berlin/berlin_000000_000019_leftImg8bit.png" in names
     assert "gtCoarse/train_extra/augsburg/augsburg_000000_000000_gtCoarse_labelIds.png" in names
     assert FINE.replace("labelIds.png", "polygons.json") in names
@@ -228,9 +214,3 @@ def test_stand_in_has_what_the_layout_does_not_read(written):
     labels = picture(written / FINE)
     assert len(np.unique(labels)) > 3
     assert np.array_equal(np.where(instances < 1000, instances, instances // 1000), labels)
-
-
-def test_stand_in_is_not_written_beside_other_files(tmp_path):
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"out must be a folder that is empty or does not exist"):
-        write_cityscapes(tmp_path, num_cases={"train": 1})

@@ -597,28 +597,6 @@ def test_broken_pictures_are_refused_in_one_sentence(made, tmp_path, form, patte
         [layout.read(case) for case in layout.cases()]
 
 
-@pytest.mark.parametrize("write", [write_lidc_idri, write_lidc_crops, write_lidc_slices])
-def test_stand_in_is_the_same_for_the_same_seed(tmp_path, write):
-    def content(name, seed):
-        write(tmp_path / name, num_cases={"train": 1}, seed=seed)
-        return {
-            file.relative_to(tmp_path / name): file.read_bytes()
-            for file in (tmp_path / name).rglob("*.*")
-            if file.is_file()
-        }
-
-    first = content("a", 0)
-    assert first == content("b", 0)
-    assert first != content("c", 1)
-
-
-@pytest.mark.parametrize("write", [write_lidc_idri, write_lidc_crops, write_lidc_slices])
-def test_stand_in_leaves_a_folder_alone_that_holds_something(tmp_path, write):
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="out must be a folder that is empty or does not exist"):
-        write(tmp_path, num_cases={"train": 1})
-
-
 def test_stand_in_has_readers_who_differ_and_slices_of_which_the_truth_is_empty(made):
     layout = LidcIdriLayout(made / "scans")
     contents = [layout.read(case) for case in layout.cases()]

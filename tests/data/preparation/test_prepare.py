@@ -16,6 +16,7 @@ from monai_sc.data.preparation.layout import SPLITS, Content, SourceCase
 from monai_sc.data.preparation.prepare import LAYOUTS
 from monai_sc.data.stand_ins.isic2017 import write_isic2017
 from monai_sc.transforms import LoadLabel
+from tests.files import contents
 from tests.forked import run_forked
 
 ISIC = "ISIC-2017_Training_Data/ISIC_0000000.jpg"
@@ -24,10 +25,6 @@ MASK = "ISIC-2017_Training_Part1_GroundTruth/ISIC_0000000_segmentation.png"
 
 def make(name, source, out, **options):
     return prepare(name, source, out, **{"partial": True, "progress": False, "size": (16, 12), **options})
-
-
-def contents(folder):
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def times(folder):
