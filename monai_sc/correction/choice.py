@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,15 @@ class ClassCorrection:
     dice_present: float = 1.0
     evidence: dict[str, float] = field(default_factory=dict)
     note: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the correction as JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ClassCorrection:
+        """Return the correction that :py:meth:`as_dict` wrote."""
+        return cls(**content)
 
 
 class ShiftCounts(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +41,15 @@ class GivenShape:
     own: float
     num_cases: int
     agreement: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> GivenShape:
+        """Return what :py:meth:`as_dict` wrote."""
+        return cls(**content)
 
 
 def given_offset(given: np.ndarray, corrected: np.ndarray, spacing: Sequence[float] | None) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,13 +30,13 @@ def state_of(corrector: SpatialCorrector) -> dict[str, Any]:
     state: dict[str, Any] = plain(
         {
             "class_names": corrector.class_names,
-            "corrections": [asdict(c) for c in corrector.corrections],
+            "corrections": [c.as_dict() for c in corrector.corrections],
             "rules": [None if r is None else r.as_dict() for r in corrector.rules],
             "rates": [
                 [r.num_absent, r.num_spurious, r.spurious_interval, r.num_present, r.num_missed, r.missed_interval]
                 for r in corrector.rates
             ],
-            "shapes": [None if s is None else asdict(s) for s in corrector.shapes],
+            "shapes": [None if s is None else s.as_dict() for s in corrector.shapes],
             "group_shifts": corrector.group_shifts,
             "num_clean": corrector.num_clean,
             "bias": {name: getattr(bias, name) for name in BIAS},
@@ -55,10 +54,10 @@ def read_state(corrector: SpatialCorrector, state: Mapping[str, Any]) -> None:
     names = list(state["class_names"])
     if names != corrector.class_names:
         raise ValueError(f"state_dict must be of the classes {corrector.class_names}, got {names}.")
-    corrector.corrections = [ClassCorrection(**c) for c in state["corrections"]]
+    corrector.corrections = [ClassCorrection.from_dict(c) for c in state["corrections"]]
     corrector.rules = [None if r is None else PresenceRule.from_dict(r) for r in state["rules"]]
     corrector.rates = [PresenceRates(a, s, (i[0], i[1]), p, m, (j[0], j[1])) for a, s, i, p, m, j in state["rates"]]
-    corrector.shapes = [None if s is None else GivenShape(**s) for s in state["shapes"]]
+    corrector.shapes = [None if s is None else GivenShape.from_dict(s) for s in state["shapes"]]
     corrector.group_shifts = {group: list(shifts) for group, shifts in state["group_shifts"].items()}
     corrector.num_clean = int(state["num_clean"])
     arrays = {name: np.asarray(values) for name, values in state["bias"].items() if name != "verdict"}
@@ -94,7 +93,7 @@ def report_of(corrector: SpatialCorrector) -> dict[str, Any]:
             "cases_used": bias.num_used[k],
             "cases_skipped": bias.num_skipped[k],
             "half_width_by_cases": half_widths(bias, k),
-            "correction": asdict(corrector.corrections[k]),
+            "correction": corrector.corrections[k].as_dict(),
             "group_shifts": {group: shifts[k] for group, shifts in corrector.group_shifts.items()},
             "existence": {
                 "spurious": [rates.num_spurious, rates.num_absent],
@@ -103,7 +102,7 @@ def report_of(corrector: SpatialCorrector) -> dict[str, Any]:
                 "missed_interval": rates.missed_interval,
                 "rule": None if rule is None else rule.as_dict(),
             },
-            "given_labels": None if shape is None else asdict(shape),
+            "given_labels": None if shape is None else shape.as_dict(),
             "refused": corrector.refused[k],
         }
     return {"clean_cases": corrector.num_clean, "classes": plain(classes, nan=False)}

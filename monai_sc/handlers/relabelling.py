@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -106,7 +105,7 @@ class Relabelling:
         ]
         learnt = [record["correction"][name]["given_labels"] for name in names]
         for corrector in self.correctors.values():
-            corrector.shapes = [None if shape is None else GivenShape(**shape) for shape in learnt]
+            corrector.shapes = [None if shape is None else GivenShape.from_dict(shape) for shape in learnt]
         changed, emptied, refused = counts = np.zeros((3, len(names)), dtype=np.int64)
         size = 0
         loader, _ = own_part(self.loader)
@@ -193,7 +192,7 @@ class Relabelling:
         own, bias = record["correction"][name], record["bias"][k]
         clean_dice = self.found[-1]["classes"][k]["dice"]
         fits = own["correction"]["representation"] == "none" and shape.agreement >= clean_dice
-        own["given_labels"] = plain(asdict(shape), nan=False)
+        own["given_labels"] = plain(shape.as_dict(), nan=False)
         record["agreement"][k] = shape.agreement
         record["memorised"][k] = bool(shape.agreement > clean_dice)
         record["kept"][k] = bool(

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from monai_sc.correction.choice import ShiftTable, choose_correction
+from monai_sc.correction.choice import ClassCorrection, ShiftTable, choose_correction
 from monai_sc.functional import signed_distance
 
 REPRESENTATIONS = ("auto", "distance", "logit")
@@ -244,3 +245,8 @@ def test_correction_that_was_asked_for_is_taken_by_the_bias_also_where_it_does_h
     expected = slow_dice(cases[0], -1.5, 0.5, "euclidean", None) if after is None else after
     assert chosen.dice_after == pytest.approx(expected)
     assert chosen.dice_after < chosen.dice_before == 1
+
+
+def test_correction_survives_json():
+    chosen = choose_correction(table_of([(disc(9), disc(7), None)] * 2), np.array([-2.0, -2.0]), "auto")
+    assert ClassCorrection.from_dict(json.loads(json.dumps(chosen.as_dict()))) == chosen

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -177,3 +178,8 @@ def test_inputs_are_not_written_to():
     blend_shapes(scores, given, AGREE, weight=0.5)
     blend_shapes(np.full_like(scores, -85), given, AGREE, weight=0.5)
     given_offset(given, scores >= 0, None)
+
+
+def test_shape_survives_json():
+    shape = learn_given_shape([-1.0, -2.5, -2.0], [0.9, 0.8, 0.7], 0.3)
+    assert GivenShape.from_dict(json.loads(json.dumps(shape.as_dict()))) == shape
