@@ -45,7 +45,7 @@ def fit():
 
 
 def texts_of(figure):
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     texts = [axes.get_title() + axes.get_title(loc="left") for axes in figure.axes]
     for axes in figure.axes:
         texts += [cell.get_text().get_text() for table in axes.tables for cell in table.get_celld().values()]
