@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DATA_SETS", "METHODS"]
-
 METHODS = (
     "noisy",
     "gce",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["class_called", "counted"]
-
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``"1 case"``, ``"2 cases"``.

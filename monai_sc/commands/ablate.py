@@ -20,8 +20,6 @@ from monai_sc.commands.common import (
 if TYPE_CHECKING:
     from monai_sc.comparison.ablations import Ablation, Setup
 
-__all__ = ["add_ablate"]
-
 UNBIASED = "dilate_erode"
 EXAMPLE = """\
 example:

@@ -10,8 +10,6 @@ from monai_sc.commands.common import add_command, add_output_options, note_part,
 from monai_sc.commands.report import add_report_option, report_on
 from monai_sc.wording import counted
 
-__all__ = ["add_audit"]
-
 AUDIT_EXAMPLE = """\
 example:
   python -m monai_sc audit --labels labels --clean expert --out audit

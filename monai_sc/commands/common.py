@@ -17,24 +17,6 @@ if TYPE_CHECKING:
 
     from monai_sc.data import Part
 
-__all__ = [
-    "WIDTH",
-    "Parser",
-    "WrongUseError",
-    "add_command",
-    "add_debug",
-    "add_output_options",
-    "add_protocol",
-    "add_training_options",
-    "list_of",
-    "note_part",
-    "override",
-    "print_table",
-    "seeds",
-    "several",
-    "show",
-]
-
 WIDTH = 110  # of a table that is not on a terminal
 
 

@@ -16,8 +16,6 @@ from monai_sc.commands.common import (
 )
 from monai_sc.names import METHODS
 
-__all__ = ["add_compare"]
-
 COMPARE_EXAMPLE = f"""\
 example:
   python -m monai_sc compare --bundle bundles/jsrt --dataset-dir DATA --methods noisy,gce,sc,clean \\

@@ -7,8 +7,6 @@ from typing import Any
 
 from monai_sc.commands.common import add_command, add_debug
 
-__all__ = ["add_completion"]
-
 SHELLS = ("bash", "zsh", "tcsh")
 FOLDERS = ("DIR", "IN", "OUT", "STORE")  # the metavars of folders
 EXAMPLE = """\

@@ -16,8 +16,6 @@ from monai_sc.commands.restore import add_restore
 from monai_sc.commands.simulate import add_simulate
 from monai_sc.commands.stand_in import add_stand_in
 
-__all__ = ["COMMANDS", "make_parser"]
-
 COMMANDS = (
     add_ablate,
     add_audit,

@@ -11,8 +11,6 @@ from monai_sc.names import DATA_SETS
 if TYPE_CHECKING:
     from monai_sc.data import Preparation
 
-__all__ = ["add_prepare"]
-
 EXAMPLE = """\
 example:
   python -m monai_sc prepare isic2017 --source ISIC --out data

@@ -10,8 +10,6 @@ from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, show
 
-__all__ = ["add_report", "add_report_option", "report_on"]
-
 EXAMPLE = """\
 example:
   python -m monai_sc report corrected --images imagesTr

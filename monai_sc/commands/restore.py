@@ -11,8 +11,6 @@ from monai_sc.commands.common import add_command, add_output_options, print_tabl
 if TYPE_CHECKING:
     from monai_sc.data import LabelStore
 
-__all__ = ["add_restore"]
-
 EXAMPLE = """\
 example:
   python -m monai_sc restore run/labels

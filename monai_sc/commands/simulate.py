@@ -17,8 +17,6 @@ from monai_sc.commands.common import (
 )
 from monai_sc.wording import counted
 
-__all__ = ["add_simulate"]
-
 SIMULATE_EXAMPLE = """\
 example:
   python -m monai_sc simulate masks noisy --num-steps 8 --expansion-prob 0.8 --march-prob 0.5

@@ -9,8 +9,6 @@ from typing import Any
 from monai_sc.commands.common import add_command, add_output_options, show
 from monai_sc.names import DATA_SETS
 
-__all__ = ["add_stand_in"]
-
 EXAMPLE = """\
 example:
   python -m monai_sc stand-in jsrt --out raw

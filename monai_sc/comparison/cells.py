@@ -13,8 +13,6 @@ import numpy as np
 from monai_sc.comparison.result import RESULT
 from monai_sc.data.durable import sha256
 
-__all__ = ["LOG", "RECORD", "CellResult", "GridCell", "cell_of_bundle", "nothing_trained", "override", "read_result"]
-
 MODULE = "monai.bundle"
 RECORD, LOG = "cell.json", "log.txt"
 

@@ -21,8 +21,6 @@ from monai_sc.comparison.tables import write_tables
 from monai_sc.functional.checks import check_choice
 from monai_sc.names import METHODS
 
-__all__ = ["compare"]
-
 SETTINGS = "comparison.json"
 
 

@@ -14,18 +14,6 @@ from monai_sc.comparison.cells import GridCell, cell_of_bundle
 from monai_sc.data.cases import check_name
 from monai_sc.names import METHODS
 
-__all__ = [
-    "CLEAN",
-    "CLEAN_CASES",
-    "METHODS_FOLDER",
-    "NO_NOISE",
-    "SHIPPED_CONFIGS",
-    "WITHOUT_CLEAN_CASES",
-    "ComparedBundle",
-    "find_method",
-    "grid_cells",
-]
-
 SHIPPED_CONFIGS = Path(__file__).parents[1] / "configs"
 METHODS_FOLDER = SHIPPED_CONFIGS / "methods"
 CLEAN_CASES = SHIPPED_CONFIGS / "clean_cases.json"

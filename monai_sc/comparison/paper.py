@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PAPER_ITERATIONS", "PAPER_SIZES", "PAPER_TOTALS"]
-
 _JSRT = "JSRT chest X-ray segmentation with spatial correction"
 _ISIC = "ISIC 2017 skin lesion segmentation with spatial correction"
 _BRATS = "BraTS 2020 brain tumour segmentation with spatial correction"

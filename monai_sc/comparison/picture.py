@@ -14,8 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from monai_sc.comparison.summary import MEAN
 from monai_sc.reports.charts import shown_name
 
-__all__ = ["plot_comparison"]
-
 COLUMNS = 3
 OURS, OTHER, REFERENCE = "#D55E00", "#0072B2", "#666666"  # vermillion and blue of Okabe and Ito
 

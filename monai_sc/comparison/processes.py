@@ -22,8 +22,6 @@ from monai_sc.comparison.cells import LOG, RECORD, CellResult, GridCell, read_re
 from monai_sc.comparison.result import RESULT
 from monai_sc.data.durable import replace_synced
 
-__all__ = ["FailedCell", "RunningCell", "first_error", "job_environment", "num_cores"]
-
 CAUSE = "The above exception was the direct cause of the following exception:"
 GRACE = 10.0  # seconds for a cell to end by itself
 

@@ -15,8 +15,6 @@ from rich.table import Table
 from monai_sc.comparison.cells import LOG, CellResult, GridCell
 from monai_sc.comparison.processes import FailedCell
 
-__all__ = ["GridProgress"]
-
 
 class GridProgress:
     """A watcher of :py:func:`monai_sc.comparison.run_cells` that shows what it is told, as a context manager.

@@ -18,8 +18,6 @@ from monai_sc.data.label_store import LabelStore
 from monai_sc.parallel import gather, is_main
 from monai_sc.reports.run import label_dice
 
-__all__ = ["RESULT", "write_result"]
-
 RESULT = "result.json"
 """The file of a result: it is there when the training has come to its end, and only then."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from monai_sc.comparison.cells import nothing_trained
 from monai_sc.data.durable import json_object, replace_synced
 
-__all__ = ["settle"]
-
 
 def settle(file: Path, settings: Mapping[str, Any]) -> None:
     """Keep the settings of a grid of cells in a file of its folder, or see that they are those kept there.

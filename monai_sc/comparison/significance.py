@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import bootstrap
 
-__all__ = ["Difference", "bootstrap_mean", "holm", "paired_difference"]
-
 NUM_RESAMPLES = 9999
 BATCH = 1000  # resamples at a time, which bounds the memory
 

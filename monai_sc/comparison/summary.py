@@ -11,8 +11,6 @@ import numpy as np
 from monai_sc.comparison.cells import CellResult
 from monai_sc.comparison.significance import bootstrap_mean, holm, paired_difference
 
-__all__ = ["MEAN", "Run", "mean_and_std", "run_rows", "summarise"]
-
 MEAN = "mean"  # over the classes
 SIGNIFICANT = 0.05
 

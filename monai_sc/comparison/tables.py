@@ -14,8 +14,6 @@ from monai_sc.correction.state import plain
 from monai_sc.data.durable import replace_synced, replacing
 from monai_sc.reports.spreadsheet import csv_text
 
-__all__ = ["dice_text", "difference_text", "markdown", "write_tables"]
-
 
 def write_tables(
     out: Path,

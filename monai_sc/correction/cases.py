@@ -11,8 +11,6 @@ from monai.config import NdarrayOrTensor
 from monai_sc.correction.format import LabelFormat
 from monai_sc.functional.checks import as_array, check_same_shape, check_spacing
 
-__all__ = ["CleanCases"]
-
 CleanCase = tuple[np.ndarray, np.ndarray, np.ndarray | None, tuple[float, ...] | None]
 
 

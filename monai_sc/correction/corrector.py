@@ -22,8 +22,6 @@ from monai_sc.functional.bias import REGIONS, BoundaryBias, boundary_bias
 from monai_sc.functional.checks import check_choice, check_same_shape, check_spacing
 from monai_sc.functional.correction import check_correction
 
-__all__ = ["CHOICES", "SpatialCorrector"]
-
 CHOICES = ("auto", "distance", "logit")
 GAMMAS = (0.5, 1.0)  # of the "logit" corrections that "auto" tries
 Spacing = Sequence[float] | None

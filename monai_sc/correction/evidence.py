@@ -17,8 +17,6 @@ from monai_sc.functional.bias import boundary_displacement, grouped_bias
 from monai_sc.functional.correction import correct_boundary
 from monai_sc.functional.dice import dice
 
-__all__ = ["Evidence", "Exchange", "gather_evidence", "logit_dice"]
-
 Exchange = Callable[[list[Any]], list[Any]]
 """Given what a process measured, one entry per case of its own, it returns that of all processes, in one order."""
 

@@ -16,8 +16,6 @@ from monai_sc.functional.dice import dice
 if TYPE_CHECKING:
     from monai_sc.correction.corrector import SpatialCorrector
 
-__all__ = ["exclusive_map", "take_back_losers"]
-
 
 def exclusive_map(
     masks: np.ndarray, scores: np.ndarray, logits: np.ndarray, spacing: Sequence[float] | None = None

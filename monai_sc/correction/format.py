@@ -10,8 +10,6 @@ from monai.config import NdarrayOrTensor
 from monai_sc.functional.checks import OUTPUTS, as_array, check_choice
 from monai_sc.functional.correction import one_against_rest, probabilities_to_logits
 
-__all__ = ["LabelFormat"]
-
 
 class LabelFormat:
     """How predictions and labels hold their classes.

@@ -11,8 +11,6 @@ from monai_sc.correction.presence import PresenceRule, presence_features
 from monai_sc.functional.correction import correct_boundary
 from monai_sc.functional.distance import has_boundary, signed_distance
 
-__all__ = ["corrected_scores", "measure", "voxel_volume"]
-
 Size = tuple[float, ...] | None
 
 

@@ -15,8 +15,6 @@ from monai_sc.functional.bias import BoundaryBias, unknown_bias
 if TYPE_CHECKING:
     from monai_sc.correction.corrector import SpatialCorrector
 
-__all__ = ["forget_bias", "half_widths", "plain", "read_state", "report_of", "state_of"]
-
 BIAS = ("mean", "interval", "num_used", "num_skipped", "spread", "verdict")
 
 

@@ -25,8 +25,6 @@ from monai_sc.functional.bias import boundary_bias, boundary_displacement
 from monai_sc.functional.dice import dice
 from monai_sc.transforms.distance import voxel_size
 
-__all__ = ["EXCHANGE", "LabelFile", "audit_folder", "load_label", "pairs_of"]
-
 EXCHANGE = ".audit."  # how the hidden folder of the parts begins
 ABSENT = (1.0, np.nan, False, False)  # Dice, displacement, drawn and present of a class that neither label holds
 

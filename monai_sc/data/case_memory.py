@@ -16,8 +16,6 @@ from monai.data import MetaTensor
 from monai_sc.data.cases import check_name, same_name
 from monai_sc.data.durable import naming, sync_folder
 
-__all__ = ["CaseMemory"]
-
 PREFIX = "maps-"
 
 

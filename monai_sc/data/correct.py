@@ -26,8 +26,6 @@ from monai_sc.data.predictions import find_prediction
 from monai_sc.data.simulation.masks import find_masks, refuse_names
 from monai_sc.functional.dice import dice
 
-__all__ = ["correct_folder", "refuse_source_folders"]
-
 SAMPLE = 50  # labels from which the offset of the labels is learnt
 REPORT, MANIFEST = "report.json", "manifest.jsonl"
 REFUSED = "refused"  # of a row: how often a shift would have left too little, by class

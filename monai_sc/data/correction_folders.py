@@ -12,8 +12,6 @@ from monai_sc.data.predictions import find_prediction, load_prediction
 from monai_sc.data.simulation.masks import find_masks
 from monai_sc.functional.correction import ROUNDING
 
-__all__ = ["CorrectionFolders"]
-
 
 class CorrectionFolders:
     """What the files of one call are, and how to read them."""

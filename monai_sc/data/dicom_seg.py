@@ -17,8 +17,6 @@ from monai.utils import MetaKeys, SpaceKeys, optional_import
 from monai_sc.data.durable import naming, replacing
 from monai_sc.transforms.load import reason_of
 
-__all__ = ["export_dicom_seg"]
-
 TOLERANCE = 0.1
 """How far a pixel of the series may lie from the centre of its voxel, in voxels: headers hold rounded numbers."""
 

@@ -10,20 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "claim_folder",
-    "json_object",
-    "naming",
-    "partial_of",
-    "release_folder",
-    "replace_synced",
-    "replacing",
-    "sha256",
-    "sync_file",
-    "sync_folder",
-    "write_synced",
-]
-
 LOCK = ".lock"
 
 # How often a process has claimed a folder, and the open lock file: closing any other descriptor of that file would give

@@ -18,8 +18,6 @@ from monai_sc.data.label_files import file_suffix
 if TYPE_CHECKING:
     from monai_sc.data.label_store import LabelStore
 
-__all__ = ["copy_file", "export_datalist", "export_labels", "new_folder"]
-
 
 @contextmanager
 def new_folder(store: LabelStore, out: Path) -> Iterator[Path]:

@@ -20,8 +20,6 @@ from monai_sc.transforms.load import read_image
 if TYPE_CHECKING:
     from monai_sc.data.label_store import LabelStore
 
-__all__ = ["export_monai_label", "export_nnunet"]
-
 NNUNET_TYPES = (".nii.gz", ".nii", ".nrrd", ".mha", ".gipl", ".png", ".bmp", ".tif")
 NNUNET_RESERVED = ("background", "ignore")
 MONAI_LABEL_TYPES = (".nii.gz", ".nii", ".nrrd", ".jpg", ".png", ".tif")  # those it looks for without further settings

@@ -24,16 +24,6 @@ from monai_sc.data.cases import file_keys, files_of
 from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.transforms.load import read_image, reason_of, unreadable
 
-__all__ = [
-    "Grid",
-    "check_affine",
-    "check_same_grid",
-    "check_whole",
-    "grid_of",
-    "image_grid",
-    "refuse_unfit_labels",
-]
-
 MAX_CONDITION = 1e6  # of an affine: far above that of any scanner, far below what rounding makes of one without inverse
 COPY_AGAIN = "copy it again from its source"
 REPAIR = "correct its header, or convert it again from its source"

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from monai.config import PathLike
 
-__all__ = ["check_images", "check_weights", "image_files"]
-
 
 def image_files(folder: PathLike, pattern: str) -> list[str]:
     """Return the files of a folder to predict, ordered by their paths; hidden ones do not count.

@@ -18,16 +18,6 @@ from PIL import Image
 from monai_sc.data.durable import sync_file
 from monai_sc.transforms.load import unreadable
 
-__all__ = [
-    "ONE_FILE",
-    "PICTURES",
-    "WRITABLE",
-    "file_suffix",
-    "write_label_like",
-    "write_map_like",
-    "write_values_like",
-]
-
 NIFTI = (".nii", ".nii.gz")
 PICTURES = (".png", ".bmp", ".tif", ".tiff")
 VOLUMES = (".nrrd", ".nhdr", ".mha", ".mhd", ".hdr", ".img", ".gipl", ".vtk")

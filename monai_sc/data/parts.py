@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Exchange", "Part", "key_of"]
-
 Row = dict[str, Any]
 
 

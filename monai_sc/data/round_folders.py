@@ -13,8 +13,6 @@ from typing import Any
 from monai_sc.data.durable import claim_folder, json_object, release_folder, replace_synced, sha256
 from monai_sc.parallel import is_main
 
-__all__ = ["MANIFEST", "RECORD", "RoundFolders"]
-
 MANIFEST, RECORD, CURRENT = "manifest.jsonl", "round.json", "current.json"
 
 

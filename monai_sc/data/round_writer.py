@@ -24,8 +24,6 @@ from monai_sc.parallel import gather, is_main, rank, world_size
 if TYPE_CHECKING:
     from monai_sc.data.label_store import LabelStore
 
-__all__ = ["RoundWriter", "write_round"]
-
 
 @contextmanager
 def write_round(

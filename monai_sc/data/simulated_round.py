@@ -15,8 +15,6 @@ from monai_sc.parallel import fail_together, is_main, rank, world_size
 if TYPE_CHECKING:
     from monai_sc.data.label_store import LabelStore
 
-__all__ = ["describe", "simulate_round"]
-
 
 def simulate_round(store: LabelStore, noise: Transform | None, *, seed: int, progress: bool) -> None:
     """Write round 0 of a store, as :py:meth:`LabelStore.simulate <monai_sc.data.LabelStore.simulate>` says."""

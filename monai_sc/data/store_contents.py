@@ -16,8 +16,6 @@ from monai_sc.data.durable import replace_synced
 if TYPE_CHECKING:
     from monai_sc.data.label_store import LabelStore
 
-__all__ = ["STORE_FILE", "find_store", "has_contents", "read_contents", "write_contents"]
-
 STORE_FILE = "store.json"
 IN_A_RUN = "labels"  # the folder of the store in the output folder of a bundle's run
 TYPES: dict[str, tuple[type, ...]] = {

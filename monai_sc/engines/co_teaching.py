@@ -19,8 +19,6 @@ from monai_sc.functional.checks import OUTPUTS, check_choice
 from monai_sc.functional.small_loss import select_small_loss
 from monai_sc.losses.distributions import label_distributions, log_distributions
 
-__all__ = ["CoTeachingPlusTrainer"]
-
 
 class CoTeachingPlusTrainer(Trainer):
     r"""Train two networks, each on the voxels of which the other one believes the label (co-teaching+).

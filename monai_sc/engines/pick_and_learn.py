@@ -14,8 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from monai_sc.networks import PickAndLearnNet
 
-__all__ = ["PickAndLearnTrainer"]
-
 QUALITY_WEIGHT = "quality_weight"
 
 

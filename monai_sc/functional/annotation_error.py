@@ -14,8 +14,6 @@ from scipy import ndimage
 
 from monai_sc.functional.checks import Range, binary_mask, check_range, check_spacing, per_channel, ranges_per_channel
 
-__all__ = ["check_holes", "coarsen_contour", "drop_components", "punch_holes", "shift_boundary", "translate_label"]
-
 
 def shift_boundary(
     label: NdarrayOrTensor, distance: float | Sequence[float], *, spacing: Sequence[float] | None = None

@@ -15,8 +15,6 @@ from monai_sc.functional.checks import as_array, binary_mask, check_choice, chec
 from monai_sc.functional.distance import METRICS, has_boundary, signed_distance
 from monai_sc.functional.surface import matched_structures, surface_displacement
 
-__all__ = ["REGIONS", "BoundaryBias", "boundary_bias", "boundary_displacement", "grouped_bias"]
-
 REGIONS = ("boundary", "image")
 
 

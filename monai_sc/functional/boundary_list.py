@@ -6,8 +6,6 @@ import numpy as np
 
 from monai_sc.functional.compiled import compiled
 
-__all__ = ["march"]
-
 # The state of a voxel is one byte: its class, the two lists it may be on, and how many of its face neighbours are of
 # the other class. A rim of one voxel that is outside of the image spares all tests for the edge.
 FOREGROUND = np.uint8(0x01)

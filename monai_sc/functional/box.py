@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["bounding_box"]
-
 
 def bounding_box(mask: np.ndarray, margin: int | Sequence[int] = 0) -> tuple[slice, ...] | None:
     """Return the box around the foreground of a boolean ``mask`` ``(*spatial)``, ``None`` if there is none.

@@ -22,8 +22,6 @@ from monai_sc.functional.noise import (
     markov_label_noise,
 )
 
-__all__ = ["Calibration", "calibrate_num_steps"]
-
 
 @dataclass(frozen=True)
 class Calibration:

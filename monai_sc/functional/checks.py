@@ -10,20 +10,6 @@ import torch
 from monai.config import NdarrayOrTensor
 from monai.utils import convert_data_type
 
-__all__ = [
-    "OUTPUTS",
-    "Range",
-    "as_array",
-    "binary_mask",
-    "check_choice",
-    "check_image_size",
-    "check_range",
-    "check_same_shape",
-    "check_spacing",
-    "per_channel",
-    "ranges_per_channel",
-]
-
 OUTPUTS = ("sigmoid", "softmax")
 """What a network gives: channels that may overlap, or exclusive ones of which the first is the background."""
 

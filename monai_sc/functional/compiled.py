@@ -9,8 +9,6 @@ from typing import Any, cast
 
 import numba
 
-__all__ = ["compiled"]
-
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
     """Compile ``function`` on its first call, and keep the result on disk where that can be written and read."""

@@ -10,8 +10,6 @@ from monai.config import NdarrayOrTensor
 
 from monai_sc.functional.checks import as_array, check_choice
 
-__all__ = ["PRUNE", "ConfidentLearning"]
-
 PRUNE = ("both", "class", "noise_rate")
 
 ROUNDING = 1e-6  # by which a probability may be under a threshold that is a mean of probabilities like it

@@ -13,8 +13,6 @@ from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import as_array, check_choice, check_same_shape, check_spacing, per_channel
 from monai_sc.functional.distance import METRICS, has_boundary, signed_distance
 
-__all__ = ["REPRESENTATIONS", "correct_boundary", "exclusive_label", "one_against_rest", "probabilities_to_logits"]
-
 REPRESENTATIONS = ("distance", "logit")
 ROUNDING = 1e-4  # by which probabilities that were summed in single precision may leave [0, 1]
 

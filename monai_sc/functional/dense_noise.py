@@ -20,8 +20,6 @@ from monai_sc.functional.noise import (
     step_geometry,
 )
 
-__all__ = ["markov_label_noise_batch"]
-
 # The increment of splitmix64, and the factor after each shift of its mix, as signed numbers: torch knows no others.
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["dice"]
-
 
 def dice(first: np.ndarray, second: np.ndarray, ignored: np.ndarray | None = None) -> np.ndarray:
     """Return the Dice of each channel of two boolean arrays ``(channels, *spatial)``, 1 where both are empty.

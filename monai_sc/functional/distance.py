@@ -12,8 +12,6 @@ from scipy import ndimage
 from monai_sc.functional.checks import binary_mask, check_choice, check_spacing
 from monai_sc.functional.compiled import compiled
 
-__all__ = ["METRICS", "has_boundary", "signed_distance"]
-
 METRICS = ("euclidean", "taxicab")
 ORIGINS = ("voxel", "face")
 

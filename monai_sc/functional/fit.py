@@ -15,8 +15,6 @@ from monai_sc.functional.noise import MarkovParameters, case_seed, check_markov_
 from monai_sc.functional.pair_statistics import SCALARS, ErrorTable, PairStatistics, pair_statistics
 from monai_sc.functional.synthetic_likelihood import PRIOR_PRECISION, Posterior, fit_by_simulation
 
-__all__ = ["GridParameters", "MarkovFit", "draw_num_steps", "fit_markov_noise"]
-
 LEAST_BUDGET = 5000
 LEAST_WEIGHT = 1e-9  # of a statistic that is left out
 NUM_SIMULATED = 1000  # pairs, at least, for the statistics of the fit

@@ -14,8 +14,6 @@ from monai_sc.functional.distance import has_boundary
 from monai_sc.functional.noise import markov_label_noise
 from monai_sc.functional.pair_statistics import NUM_LAGS, SCALARS, CleanMask, ErrorTable, PairErrors, split_strays
 
-__all__ = ["PairModel", "RealPairs", "draw_num_steps", "noise_parameters"]
-
 MIN_GROUPS = 5
 NUM_RESAMPLES = 400
 # The least standard errors, on the scales of the fit; that of strays is one voxel.

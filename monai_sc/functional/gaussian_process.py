@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["GaussianProcess"]
-
 STRETCHES = (1.0, 1.5, 2.5, 4.0)  # lengths of the covariance, in standard deviations of the points
 NOISES = np.geomspace(1e-3, 10, 15)[:, None]  # variance at a point of mean weight, over that of the process
 

@@ -14,8 +14,6 @@ from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import as_array, binary_mask, check_choice
 from monai_sc.functional.distance import signed_distance
 
-__all__ = ["OVERLAPS", "check_classes", "merge_masks", "split_label_map"]
-
 OVERLAPS = ("nearest", "priority")
 
 

@@ -17,17 +17,6 @@ from monai_sc.functional.boundary_list import march
 from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import binary_mask, check_choice, check_spacing, per_channel
 
-__all__ = [
-    "MarkovParameters",
-    "MarkovRates",
-    "acquisition_axis",
-    "case_seed",
-    "channel_parameters",
-    "check_markov_parameters",
-    "draw_steps",
-    "markov_label_noise",
-]
-
 SMOOTHING = (None, "before_flips", "after_flips")
 MOST_STEPS_PER_SIDE = 64
 SMALL = 2**15  # voxels: an image that costs less than the search for a box

@@ -9,8 +9,6 @@ from monai.config import NdarrayOrTensor
 
 from monai_sc.functional.checks import binary_mask, check_same_shape
 
-__all__ = ["estimate_noise_rate"]
-
 
 def estimate_noise_rate(pairs: Iterable[tuple[NdarrayOrTensor, NdarrayOrTensor]]) -> float:
     r"""Estimate the noise rate of labels from what a network that was trained on them predicts for clean cases.

@@ -6,8 +6,6 @@ import torch
 
 from monai_sc.functional.checks import check_same_shape
 
-__all__ = ["select_small_loss"]
-
 
 def select_small_loss(loss: torch.Tensor, candidates: torch.Tensor, keep_fraction: float) -> torch.Tensor:
     r"""Select the share of candidates with the smallest loss, in each image by itself.

@@ -11,8 +11,6 @@ from scipy.spatial import cKDTree
 
 from monai_sc.functional.box import bounding_box
 
-__all__ = ["matched_structures", "surface_displacement"]
-
 SMOOTHING = 0.7  # voxels; it turns the steps of a slanted boundary into a slope, whose middle is the boundary
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["required_validation_size"]
-
 
 def required_validation_size(
     epsilon: float, epsilon0: float, epsilon1: float, image_size: int | Sequence[int], alpha: float

@@ -29,8 +29,6 @@ from monai_sc.losses.case_map import CaseMapLoss
 from monai_sc.parallel import fail_together, gather, is_main, unwrapped, world_size
 from monai_sc.transforms.case_map import LoadCaseMapd
 
-__all__ = ["CaseMapHandler"]
-
 UNTRACKED = (Rand2DElastic, Rand2DElasticd, Rand3DElastic, Rand3DElasticd, RandGridDistortion, RandGridDistortiond)
 
 

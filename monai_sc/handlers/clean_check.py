@@ -23,8 +23,6 @@ from monai_sc.handlers.prediction import ArraysOnDisk
 from monai_sc.parallel import broadcast_state, gather_items, own_part, unwrapped
 from monai_sc.transforms.file_grid import unpadded_box
 
-__all__ = ["check_clean_cases", "nothing_found", "remember_best"]
-
 
 def nothing_found(fold: int | None, classes: int) -> dict[str, Any]:
     """Return what a training has found before its first check.

@@ -12,8 +12,6 @@ from monai.data import DataLoader
 from monai.engines import SupervisedTrainer, Trainer
 from monai.inferers import Inferer
 
-__all__ = ["CleanPretrainingHandler"]
-
 
 class CleanPretrainingHandler:
     """Train a trainer's network, or its networks, on clean cases before the first epoch.

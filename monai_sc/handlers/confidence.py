@@ -23,8 +23,6 @@ from monai_sc.handlers.prediction import predict
 from monai_sc.handlers.relabelling import to_file_grid
 from monai_sc.parallel import unwrapped
 
-__all__ = ["ConfidenceHandler", "WatchedVoxel"]
-
 
 @dataclass(frozen=True)
 class WatchedVoxel:

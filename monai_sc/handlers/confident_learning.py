@@ -23,8 +23,6 @@ from monai_sc.handlers.training_data import fold_of
 from monai_sc.losses.distributions import log_distributions
 from monai_sc.parallel import broadcast_state, gather, own_part, unwrapped
 
-__all__ = ["ConfidentLearningHandler"]
-
 
 class ConfidentLearningHandler(StoreRun):
     """Flip the labels of a MONAI ``SupervisedTrainer`` that confident learning takes for wrong, and train again.

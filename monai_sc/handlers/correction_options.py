@@ -18,8 +18,6 @@ from monai_sc.handlers.prediction import predict
 from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.file_grid import file_grid
 
-__all__ = ["CorrectionOptions"]
-
 
 @dataclass(frozen=True)
 class CorrectionOptions:

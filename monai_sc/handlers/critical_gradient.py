@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from monai.engines import IterationEvents, SupervisedTrainer
 
-__all__ = ["CriticalGradientHandler"]
-
 
 class CriticalGradientHandler:
     r"""Let only the critical weights of a network learn, since it is the others that memorise wrong labels (CDR).

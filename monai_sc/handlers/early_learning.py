@@ -15,8 +15,6 @@ from monai_sc.handlers.case_map import CaseMapHandler
 from monai_sc.losses.distributions import log_distributions
 from monai_sc.losses.early_learning import EarlyLearningRegularizationLoss, updated_target
 
-__all__ = ["EarlyLearningTargetHandler"]
-
 
 class EarlyLearningTargetHandler(CaseMapHandler):
     r"""Keep the target ``t`` of each case for :py:class:`~monai_sc.losses.EarlyLearningRegularizationLoss`.

@@ -18,8 +18,6 @@ from monai_sc.handlers.case_map import CaseMapHandler
 from monai_sc.losses.generalized_cross_entropy import GeneralizedCrossEntropyLoss
 from monai_sc.parallel import unwrapped
 
-__all__ = ["KeptVoxelsHandler"]
-
 
 class KeptVoxelsHandler(CaseMapHandler):
     r"""Choose the voxels that the truncated :py:class:`~monai_sc.losses.GeneralizedCrossEntropyLoss` trains on.

@@ -12,8 +12,6 @@ from monai_sc.data.cases import file_keys, files_of
 from monai_sc.data.file_checks import check_whole
 from monai_sc.data.usable_cases import NAMES
 
-__all__ = ["check_loaders", "damaged_file"]
-
 
 def check_loaders(training: Any, clean: DataLoader | None, relabel: DataLoader) -> dict[str, Any]:
     """Return the first case of the relabel loader.

@@ -16,8 +16,6 @@ from monai_sc.handlers.prediction import predict
 from monai_sc.losses.distributions import label_distributions, log_distributions
 from monai_sc.parallel import broadcast_state, fail_together, gather, unwrapped
 
-__all__ = ["NoiseRateHandler"]
-
 
 class NoiseRateHandler:
     r"""Estimate the noise rate :math:`\tau` on clean cases after some epochs, for a method that has to know it.

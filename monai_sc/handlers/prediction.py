@@ -17,8 +17,6 @@ from torch.utils.data import DataLoader
 
 from monai_sc.parallel import is_main
 
-__all__ = ["ArraysOnDisk", "predict"]
-
 
 def predict(
     engine: SupervisedTrainer,

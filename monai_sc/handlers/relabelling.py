@@ -23,8 +23,6 @@ from monai_sc.handlers.training_data import fold_of
 from monai_sc.parallel import gather, gather_items, own_part, unwrapped
 from monai_sc.transforms.file_grid import invert_to_file, unpadded_box
 
-__all__ = ["Relabelling", "to_file_grid"]
-
 SAMPLE = 32  # training cases from which the offset of the given labels is learnt
 
 

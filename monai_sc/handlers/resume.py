@@ -20,8 +20,6 @@ from monai.engines import Workflow
 from monai_sc.functional import case_seed
 from monai_sc.parallel import fail_together, gather, is_main, rank, unwrapped
 
-__all__ = ["OtherRunError", "ResumeHandler"]
-
 
 class OtherRunError(ValueError):
     """A checkpoint is that of a run with other options or cases."""

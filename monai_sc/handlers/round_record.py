@@ -16,8 +16,6 @@ from monai_sc.correction.state import plain
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.parallel import meeting_elsewhere, unwrapped
 
-__all__ = ["evaluate", "has_collapsed", "log_record", "make_record", "metrics_of", "stop_reason"]
-
 LEARNT_DICE = 0.5  # under it, on the clean cases that hold a class, its prediction is mostly wrong, even corrected
 COLLAPSE = 0.2  # by which the Dice on the clean cases must fall under that of the best round
 

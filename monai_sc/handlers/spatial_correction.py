@@ -22,8 +22,6 @@ from monai_sc.handlers.store_run import StoreRun
 from monai_sc.parallel import gather, is_main, unwrapped
 from monai_sc.wording import counted
 
-__all__ = ["RoundEvents", "SpatialCorrectionHandler"]
-
 
 class RoundEvents(EventEnum):
     """Events of a trainer whose labels are corrected.

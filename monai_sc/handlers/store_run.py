@@ -20,8 +20,6 @@ from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.training_data import TrainingLabels
 from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, prepare, rank, unwrapped
 
-__all__ = ["StoreRun"]
-
 # How MONAI begins what it says of an error in a transform that loads a file; it does not name the file.
 IN_A_LOADER = re.compile(r"applying transform <(monai\.transforms\.io|monai_sc\.transforms\.load)\.")
 

@@ -11,8 +11,6 @@ from torch.utils.data import DistributedSampler
 
 from monai_sc.data.label_store import LabelStore
 
-__all__ = ["TrainingLabels", "fold_of", "use_cases"]
-
 
 def fold_of(store: LabelStore, case_id: str, folds: int) -> int:
     """Return which fold a case of the store belongs to: neighbours in the list in different ones."""

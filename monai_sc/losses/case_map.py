@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["CaseMapLoss"]
-
 
 class CaseMapLoss(torch.nn.Module):
     """Call a loss with a third argument, the maps of the batch's cases, which a handler puts here before each call.

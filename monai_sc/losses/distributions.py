@@ -8,8 +8,6 @@ from torch.nn.functional import log_softmax, logsigmoid
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
 
-__all__ = ["label_distributions", "log_distributions", "reduced"]
-
 
 def reduced(loss: torch.Tensor, reduction: str) -> torch.Tensor:
     """Return the ``"mean"`` or the ``"sum"`` of a loss; with ``"none"`` the loss of each voxel."""

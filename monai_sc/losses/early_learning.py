@@ -11,8 +11,6 @@ from torch.nn.modules.loss import _Loss
 from monai_sc.functional.checks import OUTPUTS, check_choice
 from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
 
-__all__ = ["EarlyLearningRegularizationLoss", "updated_target"]
-
 LEAST = 1e-4  # probability in a target, and argument of the logarithm
 
 

@@ -11,8 +11,6 @@ from torch.nn.modules.loss import _Loss
 from monai_sc.functional.checks import OUTPUTS, check_choice
 from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
 
-__all__ = ["GeneralizedCrossEntropyLoss"]
-
 
 class GeneralizedCrossEntropyLoss(_Loss):
     r"""Generalized cross-entropy, which learns less from a voxel the less the network believes its label.

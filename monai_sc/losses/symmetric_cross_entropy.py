@@ -9,8 +9,6 @@ from torch.nn.modules.loss import _Loss
 from monai_sc.functional.checks import OUTPUTS, check_choice
 from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
 
-__all__ = ["SymmetricCrossEntropyLoss"]
-
 
 class SymmetricCrossEntropyLoss(_Loss):
     r"""Cross-entropy, and the reverse one, in which the network's prediction weighs the label.

@@ -11,8 +11,6 @@ from monai.utils import convert_to_tensor
 
 from monai_sc.losses.distributions import label_distributions
 
-__all__ = ["PickAndLearnNet", "QualityAwarenessModule"]
-
 
 class QualityAwarenessModule(torch.nn.Module):
     """Read an image together with its label, and give one score ``u`` per sample: how well the label fits.

@@ -6,8 +6,6 @@ import math
 
 import torch
 
-__all__ = ["start_at_prior"]
-
 
 def start_at_prior(network: torch.nn.Module, prior: float) -> torch.nn.Module:
     """Set the bias of the last convolution, so that the network begins with few voxels as foreground; return it.

@@ -14,8 +14,6 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from monai_sc.reports.charts import line_style, shown_name
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries
 
-__all__ = ["plot_confidence", "plot_holes", "plot_noise_level", "plot_validation_size"]
-
 Rows = Sequence[Mapping[str, Any]]
 WINDOW = 24  # voxels around the one that is watched
 

@@ -26,8 +26,6 @@ from monai_sc.reports.page import REPORT_FILES
 from monai_sc.reports.page.audit import AUDIT
 from monai_sc.reports.shown_cases import find_image
 
-__all__ = ["check_audit_folder", "plot_audit", "write_audit"]
-
 RESULTS = (AUDIT, "audit.png")
 
 SHOWN = 6

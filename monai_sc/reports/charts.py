@@ -10,16 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = [
-    "draw_bias",
-    "draw_dice",
-    "line_style",
-    "plot_changes",
-    "plot_displacements",
-    "plot_rounds",
-    "shown_name",
-]
-
 CLASS_COLOURS = ("#000000", "#0072B2", "#CC79A7", "#009E73", "#E69F00")
 CLASS_MARKERS = ("o", "s", "^", "D", "v")
 LONGEST_NAME = 40  # characters, beside which a chart still has room

@@ -12,8 +12,6 @@ from matplotlib.transforms import Bbox
 
 from monai_sc.functional.fit import MarkovFit
 
-__all__ = ["plot_noise_fit"]
-
 REAL: dict[str, Any] = {"color": "#0072B2", "label": "real"}
 SIMULATED: dict[str, Any] = {"color": "#D55E00", "label": "simulated", "ls": "--"}
 

@@ -16,8 +16,6 @@ from monai_sc.parallel import is_main
 from monai_sc.reports.figures import plot_correction
 from monai_sc.reports.shown_cases import ShownCases
 
-__all__ = ["RoundPictureHandler"]
-
 
 class RoundPictureHandler:
     """Draw the picture of :py:func:`~monai_sc.reports.plot_correction` at the end of each round.

@@ -25,8 +25,6 @@ from monai_sc.reports.page import RESULTS, RunSource, write_page
 from monai_sc.reports.page.contents import finite
 from monai_sc.reports.shown_cases import ShownCases
 
-__all__ = ["dice_by_class", "label_dice", "print_results", "summarise_run", "write_reference", "write_report"]
-
 TEST_DICE = "_test_dice"
 
 

@@ -16,8 +16,6 @@ from monai_sc.data.label_store import LabelStore
 from monai_sc.data.predictions import without_suffix
 from monai_sc.transforms.load import read_image
 
-__all__ = ["ShownCases", "find_image"]
-
 IMAGES = (*WRITABLE, ".jpg", ".jpeg")
 
 

@@ -19,17 +19,6 @@ from monai_sc.transforms.label_noise import (
     slice_axis_of,
 )
 
-__all__ = [
-    "RandCoarsenContour",
-    "RandCoarsenContourd",
-    "RandDilateErodeLabel",
-    "RandDilateErodeLabeld",
-    "RandDropComponents",
-    "RandDropComponentsd",
-    "RandTranslateLabel",
-    "RandTranslateLabeld",
-]
-
 
 class RandDilateErodeLabel(RandLabelNoise):
     """Dilate or erode, each with probability ½, every channel of a label by its own random radius.

@@ -14,8 +14,6 @@ from monai.utils import TransformBackends, convert_to_dst_type
 if TYPE_CHECKING:  # the data sets and stores are built on the transforms
     from monai_sc.data import CaseMemory
 
-__all__ = ["LoadCaseMapd"]
-
 
 class LoadCaseMapd(Transform, RandomizableTrait):
     r"""Add the map of the case from a memory, moved as augmentation has moved the label: the last transform of all.

@@ -14,8 +14,6 @@ from monai_sc.functional import correct_boundary
 from monai_sc.functional.checks import check_choice
 from monai_sc.functional.correction import REPRESENTATIONS, check_correction
 
-__all__ = ["SpatialCorrection", "SpatialCorrectiond"]
-
 
 class SpatialCorrection(Transform):
     r"""Move the boundary that logits ``(channels, *spatial)`` predict back by its bias :math:`\hat\Delta`.

@@ -15,8 +15,6 @@ from monai_sc.functional import signed_distance
 from monai_sc.functional.checks import check_choice
 from monai_sc.functional.distance import METRICS, ORIGINS
 
-__all__ = ["SignedDistance", "SignedDistanced", "spacing_of"]
-
 
 def spacing_of(x: NdarrayOrTensor) -> tuple[float, ...] | None:
     """Return the size of a voxel along each spatial axis of ``x`` ``(channels, *spatial)``; ``None`` without an affine.

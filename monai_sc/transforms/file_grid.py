@@ -12,9 +12,6 @@ from monai.utils import MetaKeys, TraceKeys
 
 from monai_sc.transforms.distance import spacing_of, voxel_size
 
-__all__ = ["FileGrid", "file_grid", "invert_to_file", "unpadded_box"]
-
-
 TINY = float(torch.finfo(torch.float32).tiny)
 
 

@@ -11,8 +11,6 @@ from monai_sc.functional.annotation_error import check_holes, punch_holes
 from monai_sc.functional.checks import Range
 from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised
 
-__all__ = ["RandInnerHoles", "RandInnerHolesd"]
-
 
 class RandInnerHoles(RandLabelNoise):
     """Punch random holes into each channel of a label, none of which touches its boundary.

@@ -16,8 +16,6 @@ from monai_sc.functional.label_map import OVERLAPS, check_classes, merge_masks, 
 from monai_sc.functional.noise import acquisition_axis
 from monai_sc.transforms.distance import spacing_in_mm, spacing_of
 
-__all__ = ["LabelNoiseOptions", "RandLabelNoise", "RandLabelNoised", "random_lengths", "slice_axis_of"]
-
 
 class LabelNoiseOptions(TypedDict, total=False):
     """The options that every label noise takes, which :py:class:`RandLabelNoise` explains."""

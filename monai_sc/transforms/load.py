@@ -15,8 +15,6 @@ from monai.data import MetaTensor
 from monai.transforms import LoadImage, MapTransform, Transform
 from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
 
-__all__ = ["LoadLabel", "LoadLabeld", "read_image", "reason_of", "unreadable"]
-
 
 def read_image(load: LoadImage, path: Path, name: str) -> MetaTensor:
     """Return what ``load`` makes of a file, which an error calls ``name``.

@@ -17,16 +17,6 @@ from monai_sc.functional.noise import check_markov_parameters
 from monai_sc.transforms.annotation_error import RandDilateErodeLabel
 from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised, slice_axis_of
 
-__all__ = [
-    "MarkovLabelNoise",
-    "MarkovLabelNoised",
-    "MarkovNoiseOptions",
-    "RandMarkovLabelNoise",
-    "RandMarkovLabelNoised",
-    "noise_preset",
-    "with_steps",
-]
-
 
 class MarkovNoiseOptions(LabelNoiseOptions, MarkovParameters, total=False):
     """The options that every Markov noise takes, which :py:class:`RandMarkovLabelNoise` explains."""

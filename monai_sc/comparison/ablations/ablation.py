@@ -22,8 +22,6 @@ from monai_sc.comparison.settings import settle
 from monai_sc.correction.state import plain
 from monai_sc.data.durable import replace_synced, replacing
 
-__all__ = ["ABLATION_CONFIGS", "Ablation", "Setup", "run_ablation", "scores_of"]
-
 ABLATION_CONFIGS = SHIPPED_CONFIGS / "ablations"
 
 

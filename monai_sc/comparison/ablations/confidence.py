@@ -15,8 +15,6 @@ from monai_sc.comparison.ablations.written import CONFIDENCE, read_written
 from monai_sc.comparison.cells import GridCell
 from monai_sc.reports.ablations import plot_confidence
 
-__all__ = ["confidence"]
-
 
 def confidence(setup: Setup, *, epochs: int | None = None) -> Ablation:
     """Return the illustration of over-confidence: plain training, with the probability of the labels in every epoch.

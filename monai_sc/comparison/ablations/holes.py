@@ -19,8 +19,6 @@ from monai_sc.functional.checks import Range
 from monai_sc.reports.ablations import plot_holes
 from monai_sc.reports.run import TEST_DICE
 
-__all__ = ["holes"]
-
 MAX_ROUNDS = 2
 
 

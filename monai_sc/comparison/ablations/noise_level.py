@@ -13,8 +13,6 @@ from monai_sc.comparison.ablations.ablation import Ablation, Setup, scores_of
 from monai_sc.reports.ablations import plot_noise_level
 from monai_sc.transforms import RandMarkovLabelNoise
 
-__all__ = ["FACTORS", "noise_level", "steps_of"]
-
 FACTORS = (1.0, 4 / 3, 16 / 9, 20 / 9)
 """By which the steps of the bundle's noise are multiplied: 180, 240, 320 and 400 for JSRT, as in the paper."""
 

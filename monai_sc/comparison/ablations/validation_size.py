@@ -19,8 +19,6 @@ from monai_sc.data.cases import Case
 from monai_sc.functional import required_validation_size
 from monai_sc.reports.ablations import plot_validation_size
 
-__all__ = ["SIZES", "draw_cases", "needed_cases", "validation_size"]
-
 SIZES = (24, 12, 6, 3, 1)
 SPREADS = 3  # standard deviations from the mean within which nearly every case lies
 

@@ -17,8 +17,6 @@ from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.dice import dice
 from monai_sc.handlers.confidence import ConfidenceHandler
 
-__all__ = ["CONFIDENCE", "ROUNDS", "read_written", "write_confidence", "write_rounds"]
-
 CONFIDENCE, ROUNDS = "confidence", "rounds"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from monai_sc.data.preparation.prepare import Preparation, PreparationError, prepare
+from monai_sc.data.preparation.prepare import Preparation, prepare
 from monai_sc.data.preparation.prepared import prepared_cases
+from monai_sc.data.preparation.workplace import PreparationError
 
 __all__ = ["Preparation", "PreparationError", "prepare", "prepared_cases"]

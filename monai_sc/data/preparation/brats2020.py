@@ -14,8 +14,6 @@ from monai.data import NibabelReader
 from monai_sc.data.file_checks import Grid, check_same_grid, check_whole
 from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout, SourceCase, visible_files
 
-__all__ = ["LAYOUT", "Brats2020Layout"]
-
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 MASK = "seg"
 ODD_MASK = "W39_1998.09.19_Segm"  # of BraTS20_Training_355, in the official download

@@ -11,8 +11,6 @@ from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout
 from monai_sc.data.preparation.pictures import check_size, open_label, open_rgb, refuse_unpaired
 from monai_sc.functional import case_seed
 
-__all__ = ["LAYOUT", "CityscapesLayout"]
-
 CAR = 26
 LABEL_IDS = range(34)
 IMAGE_SUFFIX = "_leftImg8bit.png"

@@ -8,8 +8,6 @@ from pathlib import Path
 from monai_sc.data.preparation.layout import CLEAN, TEST, TRAIN, Content, Layout, SourceCase, visible_files
 from monai_sc.data.preparation.pictures import check_size, open_label, open_rgb, refuse_unpaired
 
-__all__ = ["LAYOUT", "Isic2017Layout"]
-
 
 class Isic2017Layout(Layout):
     """ISIC 2017, Task 1, as the folders of the challenge are unpacked.

@@ -21,8 +21,6 @@ from monai_sc.data.preparation.layout import (
 )
 from monai_sc.data.preparation.pictures import open_label, refuse_unpaired
 
-__all__ = ["CHEST", "JSRT_PIXEL_MM", "LAYOUT", "NOISY_FOLDERS", "ORGANS", "RAW_SIZE", "JsrtLayout", "official_names"]
-
 JSRT_PIXEL_MM = 0.175 * 2048 / 256
 """Size of a pixel of 256 x 256 files in mm: the films were scanned at 0.175 mm and 2048 x 2048."""
 

@@ -14,19 +14,6 @@ from PIL import Image
 
 from monai_sc.transforms.load import unreadable
 
-__all__ = [
-    "CLEAN",
-    "SPLITS",
-    "TEST",
-    "TRAIN",
-    "Content",
-    "Layout",
-    "SourceCase",
-    "folders_below",
-    "open_picture",
-    "visible_files",
-]
-
 SPLITS = TRAIN, CLEAN, TEST = ("train", "clean", "test")
 
 

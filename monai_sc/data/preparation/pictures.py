@@ -9,8 +9,6 @@ import numpy as np
 
 from monai_sc.data.preparation.layout import open_picture
 
-__all__ = ["check_size", "open_label", "open_rgb", "refuse_unpaired"]
-
 
 def refuse_unpaired(images: Mapping[str, Path], masks: Mapping[str, Path], folders: tuple[Path, Path]) -> None:
     """Refuse an image without its mask, and a mask without its image.

@@ -17,11 +17,9 @@ from monai_sc.data.cases import check_list
 from monai_sc.data.preparation.layout import SPLITS, Layout, SourceCase
 from monai_sc.data.preparation.prepared import PREPARED, read_prepared
 from monai_sc.data.preparation.splits import draw_splits
-from monai_sc.data.preparation.workplace import PreparationError, Workplace, difference_of, unfinished
+from monai_sc.data.preparation.workplace import Workplace, difference_of, unfinished
 from monai_sc.functional.checks import check_choice
 from monai_sc.names import DATA_SETS
-
-__all__ = ["LAYOUTS", "Preparation", "PreparationError", "prepare"]
 
 LAYOUTS: dict[str, type[Layout]] = {
     name: import_module(f"monai_sc.data.preparation.{name}").LAYOUT for name in DATA_SETS

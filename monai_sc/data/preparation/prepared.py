@@ -13,8 +13,6 @@ from monai_sc.data.cases import Case
 from monai_sc.data.preparation.layout import SPLITS
 from monai_sc.functional.checks import check_choice
 
-__all__ = ["PREPARED", "prepared_cases", "read_prepared"]
-
 PREPARED = "prepared.json"
 """The file of a prepared folder: ``cases`` by split, with paths from the folder; and what they were made of."""
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from monai_sc.data.preparation.layout import SPLITS, SourceCase
 
-__all__ = ["draw_splits"]
-
 
 def draw_splits(cases: Sequence[SourceCase], sizes: Mapping[str, int], seed: int) -> dict[str, list[SourceCase]]:
     """Return the cases of each split, in their order; those that the data set gives to a split stay there.

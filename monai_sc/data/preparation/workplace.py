@@ -33,8 +33,6 @@ from monai_sc.data.preparation.layout import SPLITS, Content, Layout, SourceCase
 from monai_sc.data.preparation.prepared import PREPARED, read_prepared
 from monai_sc.transforms.load import unreadable
 
-__all__ = ["PreparationError", "Workplace", "difference_of", "unfinished"]
-
 RECORD = "preparation.json"
 
 

@@ -21,8 +21,6 @@ from monai_sc.functional import boundary_displacement, case_seed
 from monai_sc.functional.dice import dice
 from monai_sc.transforms.distance import voxel_size
 
-__all__ = ["CaseJob", "MakeNoise", "SimulationError", "read_case", "simulate_case"]
-
 MakeNoise = Callable[..., Randomizable]
 """Makes the noise transform: called with the list of classes of a label map, or with ``None`` for a binary mask."""
 

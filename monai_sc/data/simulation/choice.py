@@ -14,8 +14,6 @@ from monai_sc.functional.noise import PER_CHANNEL, acquisition_axis
 from monai_sc.transforms.annotation_error import RandDilateErodeLabel
 from monai_sc.transforms.noise import RandMarkovLabelNoise
 
-__all__ = ["NoiseChoice"]
-
 Spacing = tuple[float, ...]
 
 

@@ -14,8 +14,6 @@ from monai_sc.data.durable import json_object, sha256, sync_folder, write_synced
 from monai_sc.data.parts import Exchange, Part
 from monai_sc.data.simulation.case import SimulationError
 
-__all__ = ["MANIFEST", "RECORD", "SimulationFolder"]
-
 RECORD = "simulation.json"
 MANIFEST = "manifest.jsonl"
 PROGRESS = ".manifest.partial.jsonl"

@@ -9,8 +9,6 @@ from pathlib import Path
 from monai_sc.data.cases import same_name
 from monai_sc.data.label_files import ONE_FILE, WRITABLE, file_suffix
 
-__all__ = ["find_masks", "refuse_names", "refuse_shared_folders"]
-
 
 def find_masks(source: Path) -> tuple[list[str], list[str]]:
     """Return the names of the masks in a folder, relative, with slashes and sorted; and those of all other files.

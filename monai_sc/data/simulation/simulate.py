@@ -38,8 +38,6 @@ from monai_sc.data.simulation.case import (
 from monai_sc.data.simulation.folder import MANIFEST, RECORD, SimulationFolder
 from monai_sc.data.simulation.masks import find_masks, refuse_names, refuse_shared_folders
 
-__all__ = ["Calibrate", "simulate_folder", "summarise_simulation"]
-
 SCHEMA = 1
 CALIBRATION_CASES = 20
 

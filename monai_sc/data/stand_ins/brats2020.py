@@ -13,8 +13,6 @@ from scipy import ndimage
 from monai_sc.data.stand_ins.folder import check_new_folder
 from monai_sc.functional import case_seed
 
-__all__ = ["write_brats2020"]
-
 SHAPE = (48, 48, 32)
 AFFINE = np.array([[-1.0, 0, 0, 0], [0, -1, 0, 239], [0, 0, 1, 0], [0, 0, 0, 1]])
 BRAIN = (20.0, 22.0, 14.0)  # half axes of the ellipsoid, in voxels

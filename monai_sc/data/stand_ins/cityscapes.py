@@ -14,8 +14,6 @@ from scipy import ndimage
 from monai_sc.data.stand_ins.folder import check_new_folder
 from monai_sc.functional import case_seed
 
-__all__ = ["write_cityscapes"]
-
 Polygon = list[tuple[float, float]]
 Scene = list[tuple[str, Polygon]]
 """Objects from the back to the front: the name of the class, and the corners ``(x, y)`` in pixels."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["check_new_folder"]
-
 
 def check_new_folder(out: Path) -> None:
     """Make a folder; refuse one that holds files.

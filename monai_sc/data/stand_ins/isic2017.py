@@ -14,8 +14,6 @@ from monai_sc.data.preparation.isic2017 import Isic2017Layout
 from monai_sc.data.stand_ins.folder import check_new_folder
 from monai_sc.functional import case_seed
 
-__all__ = ["write_isic2017"]
-
 SIZES = ((96, 72), (96, 64), (120, 80))  # width and height; the official images differ in size too
 SKIN, LESION = (215, 165, 140), (120, 75, 60)
 SUPERPIXEL = 8  # length of its side

@@ -14,8 +14,6 @@ from monai_sc.data.stand_ins.folder import check_new_folder
 from monai_sc.functional import case_seed
 from monai_sc.transforms.noise import noise_preset
 
-__all__ = ["write_jsrt", "write_jsrt_ready"]
-
 MASK_SIZE, SMALL = 1024, 256
 # Centre and half axes of each organ, in parts of the image: (x, y, half width, half height).
 ELLIPSES = {

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from monai.utils import optional_import
 
-__all__ = ["Roi", "write_chest_xray", "write_series", "write_xml"]
-
 Dataset, _ = optional_import("pydicom", name="Dataset")
 FileMetaDataset, _ = optional_import("pydicom.dataset", name="FileMetaDataset")
 

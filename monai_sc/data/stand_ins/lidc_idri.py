@@ -12,8 +12,6 @@ from PIL import Image
 from monai_sc.data.stand_ins.folder import check_new_folder
 from monai_sc.data.stand_ins.lidc_files import Roi, write_chest_xray, write_series, write_xml
 
-__all__ = ["write_lidc_crops", "write_lidc_idri", "write_lidc_slices"]
-
 SIZE = 160  # of a slice, in pixels
 SLICES = 11
 READERS = 4

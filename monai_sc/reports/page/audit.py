@@ -15,8 +15,6 @@ from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
 from monai_sc.wording import counted
 
-__all__ = ["AUDIT", "AuditSource"]
-
 AUDIT = "audit.json"
 
 

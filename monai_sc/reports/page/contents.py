@@ -13,20 +13,6 @@ import numpy as np
 from monai_sc.reports.page.measures import WARNINGS
 from monai_sc.wording import class_called, counted
 
-__all__ = [
-    "SCHEMA",
-    "SHAPE_ONLY",
-    "Contents",
-    "Finding",
-    "bias_found",
-    "correction_notes",
-    "document",
-    "finite",
-    "finite_interval",
-    "to_check",
-    "versions",
-]
-
 SCHEMA = "monai_sc report 1"
 
 SHAPE_ONLY = "boundaries not moved; the shape of the prediction blended in"

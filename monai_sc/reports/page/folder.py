@@ -24,8 +24,6 @@ from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
 from monai_sc.wording import counted
 
-__all__ = ["FolderSource"]
-
 
 class FolderSource(Sequence[PageCase]):
     """What the report of :py:func:`~monai_sc.data.correct_folder` shows.

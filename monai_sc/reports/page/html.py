@@ -18,8 +18,6 @@ from matplotlib.figure import Figure
 
 from monai_sc.reports.charts import plot_changes, plot_displacements, plot_rounds
 
-__all__ = ["render"]
-
 MINUS, NOTHING = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 # Takes the place of black in a figure, and becomes the colour of the text, which is light on a dark page.

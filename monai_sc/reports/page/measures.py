@@ -14,8 +14,6 @@ from monai_sc.functional.box import bounding_box
 from monai_sc.functional.dice import dice
 from monai_sc.functional.distance import has_boundary
 
-__all__ = ["WARNINGS", "PageCase", "measure_case", "size_unit"]
-
 WARNINGS = {
     "vanished": "a structure that was labelled is gone",
     "appeared": "a structure that was not labelled is there now",

@@ -16,8 +16,6 @@ from PIL import Image
 
 from monai_sc.reports.page.measures import PageCase
 
-__all__ = ["TIERS", "Detail", "Picture", "pictures_of"]
-
 SCALE = 4  # units of a path per pixel of the picture
 PLANES = ("sagittal", "coronal", "axial")
 

@@ -29,8 +29,6 @@ from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.load import read_image
 from monai_sc.wording import counted
 
-__all__ = ["RESULTS", "RunSource"]
-
 RESULTS = "results.json"
 
 TIMES = {1: "once", 2: "twice"}

@@ -14,8 +14,6 @@ from monai_sc.reports.page.folder import FolderSource
 from monai_sc.reports.page.run import RESULTS, RunSource
 from monai_sc.reports.page.write import Source
 
-__all__ = ["open_source"]
-
 
 def open_source(folder: PathLike, *, images: PathLike | None = None) -> Source:
     """Return what the report of a folder is made of.

@@ -20,8 +20,6 @@ from monai_sc.reports.page.overlays import TIERS, Detail, pictures_of
 from monai_sc.reports.spreadsheet import csv_text
 from monai_sc.wording import counted
 
-__all__ = ["REPORT_FILES", "Source", "write_page"]
-
 PAGE, DATA, TABLE = REPORT_FILES = ("report.html", "report_data.json", "report_cases.csv")
 
 MEGABYTES = 9.0  # of pictures, so that the page opens at once

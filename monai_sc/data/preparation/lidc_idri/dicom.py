@@ -12,8 +12,6 @@ from monai.utils import optional_import
 
 from monai_sc.transforms.load import reason_of
 
-__all__ = ["CtSlice", "Series", "read_series", "read_slice"]
-
 # Of the extra "lidc" only: where pydicom is installed, MONAI 1.6 looks for a GPU decoder in every LoadImage, and warns.
 dcmread, HAS_PYDICOM = optional_import("pydicom", name="dcmread")
 

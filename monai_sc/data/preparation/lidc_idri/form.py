@@ -12,8 +12,6 @@ import numpy as np
 
 from monai_sc.data.preparation.layout import SourceCase
 
-__all__ = ["CROP", "Drawing", "Form", "patients_in"]
-
 CROP = 128
 """Width and height of the image of a case, in pixels."""
 

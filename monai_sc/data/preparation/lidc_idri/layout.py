@@ -16,8 +16,6 @@ from monai_sc.data.preparation.lidc_idri.pictures import NUM_CROPS, CropForm, Sl
 from monai_sc.data.preparation.lidc_idri.scans import ScanForm
 from monai_sc.functional.checks import check_choice
 
-__all__ = ["LidcIdriLayout"]
-
 ANNOTATORS = tuple(f"annotator-{reader + 1}" for reader in range(READERS))
 NOISY = ("union", "intersection", *ANNOTATORS)
 

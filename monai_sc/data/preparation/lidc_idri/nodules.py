@@ -12,8 +12,6 @@ from scipy.sparse.csgraph import connected_components
 
 from monai_sc.data.preparation.lidc_idri.xml import Reading, ReadNodule
 
-__all__ = ["READERS", "Nodule", "Pixels", "drawn_pixels", "fill", "match", "nodules_of"]
-
 READERS = 4
 """Readers of each scan."""
 

@@ -14,8 +14,6 @@ from monai_sc.data.preparation.lidc_idri.form import CROP, Drawing, Form, patien
 from monai_sc.data.preparation.lidc_idri.nodules import READERS
 from monai_sc.data.preparation.pictures import check_size
 
-__all__ = ["CROP_FOLDERS", "NUM_CROPS", "CropForm", "PictureForm", "SliceForm", "crop_folders"]
-
 CROP_FOLDERS = {"train": TRAIN, "val": CLEAN, "test": TEST}
 NUM_CROPS = {TRAIN: 8843, CLEAN: 1993, TEST: 1980}
 MASKS = [f"mask-{reader}" for reader in range(READERS)]

@@ -15,8 +15,6 @@ from monai_sc.data.preparation.lidc_idri.form import CROP, Drawing, Form, patien
 from monai_sc.data.preparation.lidc_idri.nodules import Nodule, nodules_of
 from monai_sc.data.preparation.lidc_idri.xml import Reading, read_reading, series_of
 
-__all__ = ["NUM_PATIENTS", "NUM_SCANS", "ScanForm"]
-
 NUM_SCANS, NUM_PATIENTS = 1018, 1010
 
 

@@ -6,8 +6,6 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Contour", "ReadNodule", "Reading", "read_reading", "series_of"]
-
 
 @dataclass(frozen=True)
 class Contour:
