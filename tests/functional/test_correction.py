@@ -69,10 +69,12 @@ CASES = [
     pytest.param([LINE], 0, {}, [[0, 0, 1, 1, 1, 0]], id="no-bias"),
     pytest.param([LINE], -1, {"spacing": (2,)}, [[0, 0, 1, 1, 1, 0]], id="1-mm-is-half-a-voxel"),
     pytest.param([LINE], -1.1, {"spacing": (2,)}, [[0, 0, 0, 1, 0, 0]], id="over-half-a-voxel-moves-it-by-one"),
+    pytest.param([LINE], -1.5, {"spacing": (4,)}, [[0, 0, 1, 1, 1, 0]], id="under-half-a-voxel-does-not-move-it"),
     pytest.param([LINE], -9, {}, [[0, 0, 0, 0, 0, 0]], id="bias-over-the-radius-empties"),
     pytest.param([LINE, LINE], (-1, 1), {}, [[0, 0, 0, 1, 0, 0], [0, 1, 1, 1, 1, 1]], id="one-bias-per-channel"),
     pytest.param([RAMP], -2, {"representation": "logit"}, [[0, 0, 0, 0, 0, 1, 1, 1]], id="logit-shrinks"),
     pytest.param([RAMP], 2, {"representation": "logit"}, [[0, 0, 0, 1, 1, 1, 1, 1]], id="logit-grows"),
+    pytest.param([RAMP], -2, {"representation": "logit", "gamma": 0.3}, [[0, 0, 0, 0, 1, 1, 1, 1]], id="narrow-logit"),
     pytest.param([LINE], -0.9, {"representation": "logit"}, [[0, 0, 1, 1, 1, 0]], id="logit-under-one-voxel"),
 ]
 
