@@ -13,7 +13,6 @@ from monai.utils import convert_data_type
 OUTPUTS = ("sigmoid", "softmax")
 """What a network gives: channels that may overlap, or exclusive ones of which the first is the background."""
 
-DIVISOR = 16  # of the sides of an image: a network that halves its input four times needs multiples of it
 T = TypeVar("T")
 Range = tuple[float, float]
 
@@ -78,21 +77,22 @@ def check_choice(value: T, choices: Collection[object], name: str) -> T:
     return value
 
 
-def check_image_size(size: int | Sequence[int], ndim: int) -> list[int]:
+def check_image_size(size: int | Sequence[int], ndim: int, divisor: int = 16) -> list[int]:
     """Return the size of an image that a network works on, as one number per spatial axis.
 
     Args:
         size: of each axis, or of all.
         ndim: number of spatial axes.
+        divisor: of each size: a network that halves its input four times needs multiples of 16.
 
     Raises:
-        ValueError: when there are more or fewer sizes, or one is not a multiple of 16 over 0.
+        ValueError: when there are more or fewer sizes, or one is not a multiple of ``divisor`` over 0.
     """
     sizes = [size] * ndim if isinstance(size, (int, np.integer)) else list(size)
-    if len(sizes) != ndim or not all(isinstance(n, (int, np.integer)) and n > 0 and n % DIVISOR == 0 for n in sizes):
+    if len(sizes) != ndim or not all(isinstance(n, (int, np.integer)) and n > 0 and n % divisor == 0 for n in sizes):
         example = ",".join(["128"] * ndim)
         raise ValueError(
-            f"image_size must be one number or {ndim}, such as [{example}], each a multiple of {DIVISOR} over 0, got "
+            f"image_size must be one number or {ndim}, such as [{example}], each a multiple of {divisor} over 0, got "
             f"{size!r}."
         )
     return [int(n) for n in sizes]
