@@ -12,5 +12,8 @@ __all__ = ["STAND_INS"]
 STAND_INS: dict[str, Callable[..., None]] = {
     name: getattr(import_module(f"monai_sc.data.stand_ins.{name}"), f"write_{name}") for name in DATA_SETS
 }
-"""What writes the stand-in of a data set, by its name: it takes ``out``, a folder that is empty or does not exist (else
-there is a ``ValueError``), and the keywords ``num_cases``, by split, and ``seed``; the same writes the same files."""
+"""What writes the stand-in of a data set, by its name.
+
+A writer takes ``out``, a folder that is empty or does not exist (else there is a ``ValueError``), and the keywords
+``num_cases``, by split, and ``seed``; the same writes the same files.
+"""
