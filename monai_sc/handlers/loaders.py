@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from monai.data import DataLoader, PersistentDataset, decollate_batch
@@ -58,15 +60,16 @@ def check_loaders(training: Any, clean: DataLoader | None, relabel: DataLoader) 
 
 def damaged_file(loaders: Iterable[Any]) -> str:
     """Return what is wrong with the first damaged file of the cases of some loaders, nothing if all are whole."""
-    cases = [case for loader in loaders for case in getattr(getattr(loader, "dataset", None), "data", None) or ()]
+    files: dict[Path, str] = {}
+    for loader in loaders:
+        cases = getattr(getattr(loader, "dataset", None), "data", None) or ()
+        with suppress(AttributeError, TypeError):  # of cases that were loaded before
+            files |= {file: NAMES[key] for case in cases for key in file_keys(case) for file in files_of(case, key)}
     try:
-        files = {file: NAMES[key] for case in cases for key in file_keys(case) for file in files_of(case, key)}
         for file, name in files.items():
             check_whole(file, f"{name} {file}", to_end=True)
     except ValueError as error:
         return str(error)
-    except (AttributeError, TypeError):  # cases that were loaded before
-        pass
     return ""
 
 

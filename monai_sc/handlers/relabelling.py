@@ -104,6 +104,7 @@ class Relabelling:
         learnt = [record["correction"][name]["given_labels"] for name in names]
         for corrector in self.correctors.values():
             corrector.shapes = [None if shape is None else GivenShape.from_dict(shape) for shape in learnt]
+            corrector.refused = [0] * len(names)
         changed, emptied, refused = counts = np.zeros((3, len(names)), dtype=np.int64)
         size = 0
         loader, _ = own_part(self.loader)

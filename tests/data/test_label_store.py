@@ -12,7 +12,7 @@ from PIL import Image
 from monai_sc.data import LabelStore
 from monai_sc.functional import case_seed, markov_label_noise
 from monai_sc.functional.dice import dice
-from monai_sc.transforms import RandDilateErodeLabel, RandMarkovLabelNoise
+from monai_sc.transforms import LoadLabel, RandDilateErodeLabel, RandMarkovLabelNoise
 
 
 def write_nifti(path, array, dtype=np.int16):
@@ -427,3 +427,113 @@ def test_dice_of_two_empty_masks_is_one():
     a, b = np.zeros((3, 2, 2), bool), np.zeros((3, 2, 2), bool)
     a[1, 0] = b[1, 0, 0] = a[2, 0, 0] = True
     assert dice(a, b).tolist() == [1.0, pytest.approx(2 / 3), 0.0]
+
+
+def write_mask(path, mask):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_nifti(path, mask)
+    return str(path)
+
+
+def test_trusted_voxels_are_those_of_one_mask_or_of_one_per_class(tmp_path):
+    cases = make_cases(tmp_path / "in", 4, classes=3)
+    masks = [blob((12, 14), seed) * 5 for seed in range(3)]
+    files = [write_mask(tmp_path / "trust" / f"{k}.nii.gz", mask) for k, mask in enumerate(masks)]
+    for case, trusted in zip(cases[1:], (files[0], files, files[:2]), strict=True):
+        case["trusted"] = trusted
+    store = LabelStore(tmp_path / "store", cases)
+    assert store.read_trusted("case 0") is None
+    np.testing.assert_array_equal(store.read_trusted("case 1"), np.stack([masks[0] > 0] * 3))
+    np.testing.assert_array_equal(store.read_trusted("case 2"), np.stack(masks) > 0)
+    message = r"^trusted of case {} must be one mask file, or one per class, .* of its label \(12, 14\), got \[{}\]\.$"
+    with pytest.raises(ValueError, match=message.format("'case 3'", r"\(12, 14\), \(12, 14\)")):
+        store.read_trusted("case 3")
+    store.cases[0]["trusted"] = write_mask(tmp_path / "trust" / "other.nii.gz", blob((12, 13)))
+    with pytest.raises(ValueError, match=message.format("'case 0'", r"\(12, 13\)")):
+        store.read_trusted("case 0")
+
+
+def test_clean_label_is_what_was_given_as_such_or_made_noisy(tmp_path):
+    cases = make_cases(tmp_path / "in", 2)
+    clean = write_mask(tmp_path / "clean" / "0.nii.gz", blob((12, 14), 99))
+    cases[0]["clean_label"] = clean
+    store = LabelStore(tmp_path / "store", cases)
+    assert [store.has_clean(case["id"]) for case in cases] == [True, False]
+    assert store.read_clean("case 1") is None
+    np.testing.assert_array_equal(store.read_clean("case 0")[0], blob((12, 14), 99))
+    assert "clean_label" not in store.datalist()[1]
+    store.simulate(RandDilateErodeLabel(1.0, radius=(1, 1)), progress=False)
+    assert [store.has_clean(case["id"]) for case in cases] == [True, True]
+    np.testing.assert_array_equal(store.read_clean("case 0")[0], blob((12, 14), 99))
+    np.testing.assert_array_equal(store.read_clean("case 1")[0], blob((12, 14), 10))
+    assert [case["clean_label"] for case in store.datalist()] == [clean, cases[1]["label"]]
+    assert [case["label"] for case in store.datalist()] == [
+        str(store.root / "round-000" / f"case {k}" / "class_0.nii.gz") for k in range(2)
+    ]
+    assert store.cases == cases  # what was given stays as it was
+
+
+def test_data_list_has_a_file_where_one_was_given_and_a_list_where_there_was_one(tmp_path):
+    cases = make_cases(tmp_path / "in", 3)
+    cases[1]["label"] = Path(cases[1]["label"])
+    cases[2]["label"] = [cases[2]["label"]]
+    store = LabelStore(tmp_path / "store", cases)
+    write_round(store, 1)
+    files = [str(store.root / "round-001" / f"case {k}" / "class_0.nii.gz") for k in range(3)]
+    assert [case["label"] for case in store.datalist(1)] == [files[0], files[1], [files[2]]]
+    assert store.datalist(0) == cases
+
+
+def test_places_of_cases_are_those_of_the_list(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    assert [store.position(f"case {k}") for k in range(3)] == [0, 1, 2]
+    assert store.case("case 1") is store.cases[1]
+
+
+def test_label_is_read_once_for_several_questions(tmp_path, monkeypatch):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in"))
+    loaded = []
+    load = LoadLabel.__call__
+    monkeypatch.setattr(LoadLabel, "__call__", lambda self, files: loaded.append(files) or load(self, files))
+    for _ in range(2):
+        store.read("case 0")
+    assert len(loaded) == 1
+    store.read("case 1")
+    store.read("case 0")
+    assert len(loaded) == 3
+
+
+def test_geometry_counts_to_a_thousandth_and_only_where_there_is_one(tmp_path):
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in", 1))
+    affine = np.diag([-0.7, -0.7, 3.0, 1.0])
+    store.check_grid("case 0", (12, 14), affine + np.eye(4, k=3) * 5e-4)
+    with pytest.raises(
+        ValueError, match=r"must have the same affine, got \[\[-0\.7, .*0\.002\], .*\[\[-0\.7, .*0\.0\], "
+    ):
+        store.check_grid("case 0", (12, 14), affine + np.eye(4, k=3) * 2e-3)
+    pictures = make_cases(tmp_path / "png", 1, suffix=".png", write=write_png, foreground=255)
+    LabelStore(tmp_path / "pictures", pictures).check_grid("case 0", (12, 14), affine)
+
+
+def test_files_must_hold_the_value_of_the_foreground_of_their_case(tmp_path):
+    cases = make_cases(tmp_path / "in", 2, suffix=".png", write=write_png, foreground=255)
+    write_png(Path(cases[1]["label"]), blob((12, 14), 10) * (2 / 255))
+    cases[1]["foreground"] = 2
+    store = LabelStore(tmp_path / "store", cases)
+    write_round(store, 1)
+    for k, value in enumerate((255, 2)):
+        np.testing.assert_array_equal(store.read(f"case {k}", 1)[0], blob((12, 14), 10 * k) == 0)
+        assert set(np.unique(Image.open(store.datalist(1)[k]["label"]))) == {0, value}
+
+
+def test_classes_are_numbered_unless_they_have_names(tmp_path):
+    cases = make_cases(tmp_path / "in", classes=2)
+    assert LabelStore(tmp_path / "a", cases).class_names == ["class_0", "class_1"]
+    assert LabelStore(tmp_path / "b", cases, class_names=("x", "y")).class_names == ["x", "y"]
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    cases = make_cases(tmp_path / "in")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"file/store could not be written: Not a directory\."):
+        LabelStore(tmp_path / "file" / "store", cases)

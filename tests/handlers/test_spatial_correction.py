@@ -1263,3 +1263,77 @@ def test_label_maps_are_corrected_and_stay_label_maps(tmp_path):
         given = np.asarray(nib.load(store.case(case["id"])["label"]).dataobj)
         assert set(np.unique(found)) == {0, 1, 4}
         assert (found == clean).mean() > 0.95 > 0.85 > (given == clean).mean()
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_what_a_round_takes_is_printed_with_the_progress(tmp_path, capsys, progress):
+    trainer, handler, _ = build(tmp_path, rounds=0, epochs=1, checks_per_round=1, progress=progress)
+    trainer.run()
+    out = " ".join(capsys.readouterr().out.split())
+    told = r"Round 0: 1 epoch of training, the first took \d+ s; the clean cases are predicted after epoch 1\."
+    assert bool(re.search(told, out)) == progress
+    handler._tell(trainer, "a class [red] of a user")
+    assert capsys.readouterr().out == "a class [red] of a user\n" * progress
+
+
+def test_cases_are_known_where_their_data_set_lists_them(tmp_path):
+    _, handler, store = build(tmp_path)
+    assert handler._case_ids() == {
+        "training": [case["id"] for case in store.cases],
+        "clean": ["clean0", "clean1", "clean2", "clean3"],
+    }
+    for data in ([{"image": 1}], [1], {"id": 1}):
+        handler.clean_loader = DataLoader(Dataset(data))
+        assert handler._case_ids()["clean"] is None
+    handler.clean_loader = DataLoader([1])
+    assert handler._case_ids()["clean"] is None
+
+
+def test_checkpoint_holds_all_that_a_run_goes_on_with(tmp_path):
+    _, handler, _ = build(tmp_path, checks_per_round=3, folds=2)
+    state = handler.state_dict()
+    assert (state["trainings"], state["fold"], state["found"], state["record"], state["restarts"]) == (
+        0,
+        None,
+        [],
+        {},
+        0,
+    )
+    told = state["options"]
+    assert (told["epochs_per_round"], told["checks_per_round"], told["folds"], told["gamma"]) == (12, 3, 2, 1.0)
+    own = {"history": [{"round": 0}], "initial": {"network": {}}, "best": {"round": 0}, "trainings": 2, "fold": 1}
+    own |= {"found": [{"fold": 1}], "record": {"round": 1}, "restarts": 1}
+    handler.load_state_dict({**state, **own})
+    again = handler.state_dict()
+    assert {name: again[name] for name in own} == own
+    assert handler._resumed
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_round_with_folds_needs_epochs_for_each_of_them(tmp_path, rounds):
+    trainer, handler, store = build(tmp_path, rounds=rounds, epochs=2, folds=2, checks_per_round=1, network=Offset(3.0))
+    trainer.optimizer.param_groups[0]["lr"] = 0.0
+    trainer.run()
+    assert store.rounds == ([0, 1] if rounds == 3 else [0])
+    assert len(handler.history) == rounds - 1
+    assert handler.history[-1]["stop_reason"].startswith("the last round of training is over")
+
+
+def test_network_that_collapses_in_the_last_epochs_is_not_trained_again(tmp_path, caplog):
+    trainer, handler, _ = build(tmp_path, network=Offset(-1000.0), rounds=0, epochs=1, checks_per_round=1)
+    trainer.optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(
+        ValueError,
+        match=r"^displacements must have at least one usable case, but in all 4 clean cases the label or prediction is "
+        r"empty or full in every class; give clean cases that show the structures, or train the network longer\.$",
+    ):
+        trainer.run()
+    assert "it is trained again" not in caplog.text
+    assert handler.history == []
+
+
+def test_epochs_must_be_known(tmp_path):
+    trainer, handler, _ = build(tmp_path)
+    trainer.state.max_epochs = None
+    with pytest.raises(ValueError, match=r"must be a multiple of epochs_per_round \(12\), got None\."):
+        handler._start(trainer)

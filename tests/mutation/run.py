@@ -3,7 +3,8 @@
 The changes are those of mutmut, whose runner cannot be used here: numba cannot compile what it wraps functions in, and
 to import PyTorch and MONAI anew for every change would take days. Here they are imported once; each changed source, a
 mutant, is tried in a fork, which runs in a copy of the repository those tests of the same subpackage that execute the
-changed lines: the quickest ones, a minute of them.
+changed lines: the quickest ones, a minute of them. Times are those of the processor, so that they are the same on a
+machine that does other things too.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import gc
 import hashlib
 import importlib
 import json
+import math
 import os
 import pkgutil
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import coverage
@@ -33,7 +37,13 @@ import monai_sc
 ROOT = Path(__file__).parents[2]
 EXPLAINED = Path(__file__).with_name("explained.toml")
 BUILD = ROOT / "build" / "mutants"  # which test executes which lines, for as long as neither changes
-SECONDS = 60
+KILLED = BUILD / "killed.txt"
+
+
+def used_seconds() -> float:
+    """Return the seconds that this process and those that it has waited for have used the processor."""
+    others = os.times()
+    return time.process_time() + others.children_user + others.children_system
 
 
 class Tracer:
@@ -46,9 +56,9 @@ class Tracer:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
         self.coverage.switch_context(item.nodeid)
-        start = time.perf_counter()
+        start = used_seconds()
         result = yield
-        self.seconds[item.nodeid] = time.perf_counter() - start
+        self.seconds[item.nodeid] = used_seconds() - start
         self.coverage.switch_context("")
         return result
 
@@ -89,7 +99,10 @@ class Copies:
             shutil.copytree(self.origin, copy)
 
     def start(self, work, done, seconds: float) -> None:
-        """Fork as soon as a copy is free; ``done(copy, status)`` is called with what ``work(copy)`` returns."""
+        """Fork as soon as a copy is free; ``done(copy, status)`` is called with what ``work(copy)`` returns.
+
+        The process is killed when it has used the processor for ``seconds``, or waits for something ten times as long.
+        """
         while not self.free:
             self.wait()
         copy = self.free.pop()
@@ -98,6 +111,8 @@ class Copies:
             status = 99
             try:
                 os.setpgid(0, 0)
+                if math.isfinite(seconds):
+                    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds)))
                 output = os.open(copy / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
@@ -108,7 +123,7 @@ class Copies:
                 status = int(work(copy))
             finally:
                 os._exit(status)
-        self.running[process] = (copy, time.monotonic() + seconds, done)
+        self.running[process] = (copy, time.monotonic() + 10 * seconds, done)
 
     def wait(self) -> None:
         """Wait until one process has ended; those that are too late are killed."""
@@ -119,6 +134,8 @@ class Copies:
                     os.killpg(process, signal.SIGKILL)
                     ended, status = os.waitpid(process, 0)
                 if ended:
+                    with suppress(ProcessLookupError):  # what it has started and not ended
+                        os.killpg(process, signal.SIGKILL)
                     del self.running[process]
                     self.free.append(copy)
                     return done(copy, os.waitstatus_to_exitcode(status))
@@ -129,8 +146,11 @@ class Copies:
             self.wait()
 
 
-def run_tests(copy, files, plugin):
-    options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={copy}/basetemp"]
+def run_tests(copy, files, plugin, marked):
+    for file in files:
+        if file.startswith("monai_sc/"):  # else pytest would import it a second time, behind its package
+            importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={copy}/basetemp", "-m", marked]
     return pytest.main([*options, *files], plugins=[plugin])
 
 
@@ -139,19 +159,19 @@ def check_unchanged(copy, status):
         sys.exit(f"Without a change the tests must pass:\n{(copy / 'output.txt').read_text()}")
 
 
-def trace(copies, folder, files):
-    """Return ``{test: [seconds, {file name: lines of the folder}]}`` of the tests in ``files``."""
+def trace(copies, folder, files, marked):
+    """Return ``{test: [seconds, {file name: lines of the folder}]}`` of the tests in ``files`` that are so marked."""
     sources = b"".join(path.read_bytes() for path in sorted((copies.origin / folder).glob("*.py")))
     tests = {}
 
     def start(file):
-        key = hashlib.sha256(sources + (copies.origin / file).read_bytes()).hexdigest()[:16]
+        key = hashlib.sha256(sources + (copies.origin / file).read_bytes() + marked.encode()).hexdigest()[:16]
         known = BUILD / f"{file.replace('/', '.')}-{key}.json"
 
         def work(copy):
             tracer = Tracer(copy / folder)
             with tracer.coverage.collect():
-                status = run_tests(copy, [file], tracer)
+                status = run_tests(copy, [file], tracer, marked)
             (copy / "traced.json").write_text(json.dumps(tracer.tests()))
             return status
 
@@ -165,14 +185,13 @@ def trace(copies, folder, files):
         else:
             copies.start(work, done, float("inf"))
 
-    BUILD.mkdir(parents=True, exist_ok=True)
     for file in files:
         start(file)
     copies.finish()
     return tests
 
 
-def try_changes(copies, file, changes, tests, report):
+def try_changes(copies, file, changes, tests, options, report):
     """Call ``report(change, outcome)`` for each of ``changes``; the tests must pass without any."""
     executed = {test: lines[Path(file).name] for test, (_, lines) in tests.items() if Path(file).name in lines}
 
@@ -181,13 +200,13 @@ def try_changes(copies, file, changes, tests, report):
         chosen, seconds = [], 0.0
         for test in sorted(hit or executed, key=lambda test: tests[test][0]):  # global and compiled lines are in none
             seconds += tests[test][0]
-            if seconds < SECONDS or not chosen:
+            if seconds < options.seconds or not chosen:
                 chosen.append(test)
 
         def work(copy):
             if change:
                 (copy / file).write_text(change.code)
-            return run_tests(copy, sorted({test.split("::")[0] for test in chosen}), Chosen(chosen))
+            return run_tests(copy, sorted({test.split("::")[0] for test in chosen}), Chosen(chosen), options.marked)
 
         def done(copy, status):
             shutil.copyfile(copies.origin / file, copy / file)
@@ -195,7 +214,7 @@ def try_changes(copies, file, changes, tests, report):
                 return check_unchanged(copy, status)
             report(change, {0: "survived", 5: "survived", -signal.SIGKILL: "killed, hangs"}.get(status, "killed"))
 
-        copies.start(work, done, 60 + 5 * min(seconds, SECONDS))  # what numba compiles it compiles anew
+        copies.start(work, done, 60 + 5 * min(seconds, options.seconds))  # what numba compiles it compiles anew
 
     start(None)
     copies.finish()
@@ -216,18 +235,25 @@ def import_others() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help="sources (default: all of monai_sc/functional)")
+    parser.add_argument("files", nargs="*", help="sources, or folders of them (default: monai_sc/functional)")
     parser.add_argument("--sample", type=int, default=25, help="mutants per file (default: 25); 0 for all")
     parser.add_argument("--seed", default="0", help="of the samples (default: 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     parser.add_argument("--tests", nargs="*", help="files of tests (default: those of the subpackage)")
+    parser.add_argument("--seconds", type=float, default=60, help="of tests for each mutant (default: 60)")
+    parser.add_argument(
+        "--slow", dest="marked", action="store_const", const="", default="not slow", help="also run slow tests"
+    )
+    parser.add_argument("--resume", action="store_true", help="do not try again what an earlier run has killed")
     parser.add_argument("--least", type=float, default=90, help="fail below this score in percent (default: 90)")
     options = parser.parse_args()
-    files = options.files or sorted(str(p.relative_to(ROOT)) for p in (ROOT / "monai_sc/functional").glob("*.py"))
+    files = [file for name in options.files or ["monai_sc/functional"] for file in sources_of(ROOT / name)]
     explained = tomllib.loads(EXPLAINED.read_text())["mutant"]
     for entry in explained:
         if " ".join(entry["line"].split()) not in " ".join((ROOT / entry["file"]).read_text().split()):
             sys.exit(f"{entry['file']} has no more the line {entry['line']!r} of {EXPLAINED.name}.")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    killed_before = set(KILLED.read_text().split()) if options.resume and KILLED.exists() else set()
     import_others()
     total = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -247,12 +273,26 @@ def main() -> None:
                 count[outcome.split(",")[0]] += 1
                 if outcome != "killed":
                     print(f"{file}:{change.span.start} {outcome}\n  - {change.before}\n  + {change.after}", flush=True)
+                if outcome.startswith("killed"):
+                    with KILLED.open("a") as noted:
+                        noted.write(f"{digest_of(file, change)}\n")
 
-            if open_changes:
-                try_changes(copies, file, open_changes, trace(copies, str(subpackage), tests), report)
+            again = [c for c in open_changes if digest_of(file, c) not in killed_before]
+            count["killed"] = len(open_changes) - len(again)
+            if again:
+                try_changes(copies, file, again, trace(copies, str(subpackage), tests, options.marked), options, report)
             print_score(file, count)
             total = {key: total.get(key, 0) + count[key] for key in count}
     sys.exit(print_score("all", total) < options.least)
+
+
+def sources_of(path):
+    found = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    return [str(file.relative_to(ROOT)) for file in found]
+
+
+def digest_of(file, change):
+    return hashlib.sha256(f"{file}\0{change.code}".encode()).hexdigest()[:16]
 
 
 def print_score(name, count):

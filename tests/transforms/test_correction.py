@@ -128,3 +128,11 @@ def test_wrong_option_is_refused_by_the_constructor(options, message):
         SpatialCorrection(-1, **options)
     with pytest.raises(ValueError, match=message):
         SpatialCorrectiond("pred", -1, **options)
+
+
+def test_boundary_moves_no_farther_than_the_cap():
+    logits = (10 - np.hypot(*np.indices((40, 40)) - 20))[None]
+    for uncorrected in (SpatialCorrection(-5.0, max_shift=0)(logits), SpatialCorrection(0.0)(logits)):
+        np.testing.assert_array_equal(uncorrected, logits >= 0)
+    capped = SpatialCorrectiond("pred", -5.0, max_shift=2.0, spacing=(2.0, 1.0))({"pred": logits})["pred"]
+    np.testing.assert_array_equal(capped, SpatialCorrection(-2.0, spacing=(2.0, 1.0))(logits))

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from monai.data import MetaTensor
+from monai.data import MetaTensor, set_track_meta
 
 from monai_sc import transforms
 from monai_sc.functional import (
@@ -35,6 +35,7 @@ from monai_sc.transforms import (
     noise_preset,
     with_steps,
 )
+from monai_sc.transforms.label_noise import random_lengths
 
 NOISE = {"num_steps": 5, "expansion_prob": 0.7, "march_prob": 0.5}
 NOISES = {  # with options by which small labels change; what every noise must do is tested here, in test_noise and fuzz
@@ -343,3 +344,91 @@ class TestSteps:
         none = RandMarkovLabelNoise(1.0, num_steps=0, expansion_prob=0.8, march_prob=0.2)
         with pytest.raises(ValueError, match="of a noise with a step or more, got 5 and 0"):
             with_steps(none, 5)
+
+
+@pytest.mark.parametrize(("transform", "options"), MAPS)
+def test_one_seed_is_drawn_after_the_draw_of_prob(transform, options):
+    noise = transform(1.0, **options).set_random_state(3)
+    state = np.random.RandomState(3)
+    for _ in range(3):
+        noise.randomize()
+        state.rand()
+        assert noise.seed == state.randint(2**32, dtype=np.uint64)
+
+
+def test_without_a_draw_it_is_that_of_seed_0():
+    noise = RandMarkovLabelNoise(1.0, **NOISE, classes=[2, 5])
+    assert np.array_equal(noise(label_map(), randomize=False), noise.make_noisy(label_map(), 0))
+
+
+@pytest.mark.parametrize("convert", [lambda a: a.astype(">i2"), lambda a: a[:, ::-1], np.asfortranarray], ids=str)
+@pytest.mark.parametrize("prob", [0.0, 1.0])
+def test_arrays_that_tensors_cannot_be_are_copied(convert, prob):
+    values = convert(label_map())
+    values.flags.writeable = False
+    noise = RandMarkovLabelNoise(prob, **NOISE, classes=[2, 5]).set_random_state(0)
+    plain = np.ascontiguousarray(values).astype(np.int16)
+    noisy = noise(values)
+    assert np.array_equal(noisy, noise.make_noisy(plain, noise.seed) if prob else plain)
+
+
+def test_largest_values_of_a_tensor_are_kept():
+    values = np.array([[0, 2**63 - 1, 7, 0, 0]], dtype=np.uint64)
+    noisy = RandMarkovLabelNoise(1.0, classes=[7], num_steps=1, expansion_prob=1, march_prob=1)(values)
+    assert noisy.tolist() == [[0, 2**63 - 1, 7, 7, 0]]
+    with pytest.raises(ValueError, match=r"label must not hold values over 2\*\*63 - 1"):
+        RandMarkovLabelNoise(1.0, classes=[7], **NOISE)(values + np.uint64(1))
+
+
+@pytest.mark.parametrize(("transform", "options"), MAPS)
+def test_label_without_a_spatial_axis_is_refused(transform, options):
+    with pytest.raises(ValueError, match=r"^label must have the shape \(channels, \*spatial\), got \(3,\)\.$"):
+        transform(1.0, **options)(np.zeros(3))
+
+
+def test_mm_follow_the_affine_where_monai_tracks_none():
+    given = as_meta(label_map() == 2, (2.0, 1.0))
+    noise = RandDilateErodeLabel(1.0, radius=(3, 3), unit="mm").set_random_state(0)
+    expected = np.asarray(noise(given))
+    set_track_meta(False)
+    try:
+        found = noise(given, randomize=False)
+    finally:
+        set_track_meta(True)
+    assert type(found) is torch.Tensor
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_slices_lie_along_the_axis_that_is_given(axis):
+    ball = (np.linalg.norm(np.indices((24, 24, 24)) - 12, axis=0) < 9).astype(np.uint8)[None]
+    coarsen = RandCoarsenContour(1.0, vertex_distance=(8, 8), slice_axis=axis).set_random_state(0)
+    noisy = coarsen(ball)
+    assert np.array_equal(noisy, coarsen_contour(ball, 8, slice_axis=axis, seed=coarsen.seed))
+    move = RandTranslateLabel(1.0, distance=(4, 4), slice_axis=axis).set_random_state(0)
+    moved = [np.argwhere(move(ball))[:, 1:].mean(axis=0) - 12 for _ in range(5)]
+    assert not np.any(np.transpose(moved)[axis])
+    assert np.any(moved, axis=0).sum() == 2
+
+
+def test_shortest_distance_of_vertices_is_over_zero():
+    assert RandCoarsenContour(vertex_distance=((1, 2), (0.5, 1))).vertex_distance == ((1, 2), (0.5, 1))
+    with pytest.raises(ValueError, match="vertex_distance must be over 0"):
+        RandCoarsenContour(vertex_distance=((1, 2), (0, 1)))
+
+
+@pytest.mark.parametrize("drop_prob", [0, 1, (0, 1), 0.5])
+def test_limits_of_a_probability_belong_to_it(drop_prob):
+    assert RandDropComponents(drop_prob=drop_prob).drop_prob == drop_prob
+
+
+def test_lengths_of_channels_depend_on_their_number_and_the_seed():
+    drawn = random_lengths((2.0, 3.0), 3, "radius", 7)
+    for channel, (length, rng) in enumerate(drawn):
+        expected = np.random.default_rng([7, channel])
+        assert length == expected.uniform(2.0, 3.0)
+        assert rng.random() == expected.random()
+    assert len({length for length, _ in drawn}) == 3
+    assert [length for length, _ in random_lengths(((2, 3), (1, 1)), 2, "radius", 7)] == [drawn[0][0], 1.0]
+    with pytest.raises(ValueError, match=r"^radius must be one value or one per channel \(3\), got 2\.$"):
+        random_lengths(((2, 3), (1, 1)), 3, "radius", 7)

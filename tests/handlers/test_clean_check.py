@@ -1,0 +1,227 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from monai.data import DataLoader, Dataset, MetaTensor
+from monai.engines import SupervisedTrainer
+from monai.transforms import SpatialPad
+
+from monai_sc.correction.choice import ClassCorrection
+from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
+from tests.handlers.test_correction_options import options_of
+
+NAMES = ["outer", "inner"]
+Y, X = np.mgrid[:40, :40]
+
+
+def depth(radius):
+    """Return how deep each pixel lies in a disc."""
+    return (radius - np.hypot(Y - 20, X - 19)).astype(np.float32)
+
+
+def clean_cases(shifts=(3.0, 1.5), radii=(8, 9, 10), voxel_mm=(1.0, 1.0, 1.0), **more):
+    """Return discs with a smaller one inside, whose images are logits that are too large by ``shifts``."""
+    cases = []
+    for k, (radius, size) in enumerate(zip(radii, voxel_mm, strict=True)):
+        depths = np.stack([depth(radius), depth(radius - 4)])
+        affine = np.diag([size, size, 1.0, 1.0])
+        image = MetaTensor(depths + np.reshape(shifts, (2, 1, 1)), affine=affine, meta={"original_affine": affine})
+        own = {key: values[k] for key, values in more.items()}
+        cases.append({"id": str(k), "image": image, "label": torch.as_tensor(depths >= 0), **own})
+    return cases
+
+
+class Logits(torch.nn.Module):
+    """Takes the image for the logits."""
+
+    def __init__(self, softmax=False):
+        super().__init__()
+        self.softmax = softmax
+
+    def forward(self, x):
+        return torch.cat([torch.zeros_like(x[:, :1]), x], dim=1) if self.softmax else x
+
+
+def check(cases, network=None, **options):
+    options = options_of(**{"class_names": NAMES, "presence": False, "progress": False, **options})
+    loader = DataLoader(Dataset(cases), batch_size=1)
+    engine = SupervisedTrainer(
+        device=torch.device("cpu"),
+        max_epochs=1,
+        train_data_loader=loader,
+        network=network or Logits(options.softmax),
+        optimizer=torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1),
+        loss_function=torch.nn.MSELoss(),
+    )
+    return check_clean_cases(engine, loader, options, "clean cases")
+
+
+def test_bias_and_dice_are_those_of_the_clean_cases():
+    cases = clean_cases()
+    corrector, scores, voxel_mm = check(cases)
+    np.testing.assert_allclose(corrector.bias.mean, [-3.0, -1.5], atol=0.3)
+    assert corrector.num_clean == 3
+    assert voxel_mm == 1.0
+    for k, score in enumerate(scores):
+        pairs = [(case["image"].numpy()[k] >= 0, case["label"].numpy()[k]) for case in cases]
+        assert score == pytest.approx(np.mean([2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in pairs]))
+
+
+def test_unit_is_the_mean_size_of_a_voxel():
+    # The third case has twice the resolution: three of its voxels are one and a half of the others, two on the mean.
+    _, _, voxel_mm = check(clean_cases(voxel_mm=(1.0, 1.0, 0.5)))
+    assert voxel_mm == pytest.approx(2.5 / 3)
+    corrector, _, _ = check(clean_cases(shifts=(2.0, 2.0), voxel_mm=(1.0, 1.0, 0.5)), representation="distance")
+    mean = np.mean([2.0, 2.0, 1.0]) / voxel_mm
+    np.testing.assert_allclose(corrector.bias.mean, [-mean, -mean], atol=0.3)
+
+
+def test_what_was_padded_or_is_to_be_ignored_does_not_count():
+    plain = clean_cases()
+    corrector, scores, _ = check(plain)
+    padded = [{**case, "image": SpatialPad((48, 40))(case["image"])} for case in plain]
+    padded = [{**case, "label": SpatialPad((48, 40))(case["label"])} for case in padded]
+    for case in padded:
+        case["image"][:, :4] = 5.0
+    assert check(padded)[1] == scores
+    np.testing.assert_array_equal(check(padded)[0].bias.mean, corrector.bias.mean)
+    for case in plain:
+        case["image"][:, :4] = 5.0
+    assert check(plain)[1] != scores
+    ignored = [{**case, "ignore": torch.zeros(1, 40, 40)} for case in plain]
+    assert check(ignored)[1] == check(plain)[1]
+    for case in ignored:
+        case["ignore"][:, :5] = 7
+    assert check(ignored)[1] == scores
+
+
+def test_groups_have_shifts_of_their_own():
+    cases = clean_cases(shifts=(3.0, 3.0), radii=(8, 8, 9, 9), voxel_mm=(1.0,) * 4, site=["a", "b", "a", "b"])
+    for case in cases[1::2]:
+        case["image"] = case["image"] - 4.0
+    assert check(cases)[0].group_shifts == {}
+    shifts = check(cases, group_key="site")[0].group_shifts
+    assert sorted(shifts) == ["a", "b"]
+    assert shifts["a"][0] < shifts["b"][0]
+
+
+def test_label_of_a_softmax_is_a_map_or_masks():
+    masks = clean_cases()
+    for case in masks:
+        case["label"][0] &= ~case["label"][1]
+        case["image"][0] = torch.where(case["label"][1], -9.0, case["image"][0])
+    corrector, scores, _ = check(masks, output="softmax")
+    maps = [{**case, "label": case["label"][:1] + 2 * case["label"][1:].int()} for case in masks]
+    assert check(maps, output="softmax")[1] == scores
+    np.testing.assert_array_equal(check(maps, output="softmax")[0].bias.mean, corrector.bias.mean)
+    with pytest.raises(ValueError, match=r"^With output='softmax' the classes of a clean label must not overlap\.$"):
+        check(clean_cases(), output="softmax")
+
+
+def test_class_under_one_voxel_is_not_moved_as_published():
+    cases = clean_cases(shifts=(3.0, 0.6))
+    corrector, _, _ = check(cases, representation="distance")
+    first, second = corrector.corrections
+    assert (first.representation, first.shift) == ("distance", pytest.approx(-3.0, abs=0.3))
+    assert (second.representation, second.shift, second.note) == ("none", 0.0, "its bias is under one voxel")
+    assert second.dice_after == second.dice_before < 1
+    assert second.dice_present >= second.dice_before
+    assert check(cases)[0].corrections[1].note != "its bias is under one voxel"
+
+
+def test_without_a_usable_case_there_is_no_bias():
+    cases = clean_cases()
+    for case in cases:
+        case["image"] -= 99
+    corrector, scores, _ = check(cases)
+    assert np.isnan(corrector.bias.mean).all()
+    assert corrector.bias.num_skipped.tolist() == [3, 3]
+    assert corrector.num_clean == 3
+    assert scores == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda c: c.update(label=c["label"][:, 1:]), {}, r"output and the clean label must have the same shape, got "),
+        (
+            lambda c: c.update(label=c["label"][:1], image=c["image"][:1]),
+            {},
+            r"must have one output channel per class of the store \['outer', 'inner'\], got 1\.$",
+        ),
+        (lambda c: c.update(label=c["label"].int() * 2), {}, r"label must hold the values 0 to 1 only, got 2;"),
+        (
+            lambda c: c["image"].meta.pop("original_affine"),
+            {"max_shift_mm": 2.0},
+            r"^max_shift_mm needs the size of a voxel",
+        ),
+    ],
+    ids=["shape", "channels", "values", "no-mm"],
+)
+def test_unfit_clean_cases_are_refused(change, options, message):
+    cases = clean_cases()
+    for case in cases:
+        change(case)
+    with pytest.raises(ValueError, match=message):
+        check(cases, **options)
+
+
+def test_largest_shift_is_told_in_mm():
+    options = {"max_shift_mm": 1.0, "representation": "distance"}
+    corrector, _, _ = check(clean_cases(voxel_mm=(0.5,) * 3), **options)
+    assert corrector.max_shift == 2.0
+    assert corrector.shift(0) == -2.0
+    assert check(clean_cases(voxel_mm=(0.5,) * 3), **options, voxel_mm=0.25)[0].max_shift == 4.0
+
+
+def corrector_with(*scores, output="sigmoid"):
+    corrector = options_of(class_names=NAMES, output=output).corrector(1.0).without_bias(3)
+    corrector.corrections = [ClassCorrection(dice_before=0.1, dice_after=score) for score in scores]
+    return corrector
+
+
+def remembered(*checks, output="sigmoid"):
+    """Return what a training has found whose checks had these Dice; its only weight is the number of the epoch."""
+    found = nothing_found(None, 2)
+    for epoch, scores in enumerate(checks, start=1):
+        network = torch.nn.Linear(1, 1, bias=False)
+        network.weight.data.fill_(float(epoch))
+        remember_best(found, network, epoch, corrector_with(*scores, output=output), [0.25, 0.5], 2.0)
+        network.weight.data.fill_(-1.0)  # as training goes on
+    return found
+
+
+def test_nothing_is_found_before_the_first_check():
+    found = nothing_found(1, 2)
+    assert found == {"fold": 1, "score": -math.inf, "classes": [{}, {}]}
+
+
+@pytest.mark.parametrize(
+    ("checks", "best", "by_class"),
+    [
+        ([(0.5, 0.75)], 1, [1, 1]),
+        ([(0.5, 0.75), (0.75, 0.25)], 1, [2, 1]),
+        ([(0.5, 0.75), (0.75, 0.5), (0.25, 0.75)], 2, [2, 3]),
+        ([(0.0, 0.0), (0.0, 0.0)], 2, [2, 2]),
+    ],
+    ids=["one", "one-class-better", "as-good", "nothing"],
+)
+def test_best_check_of_each_class_is_remembered_the_last_of_equals(checks, best, by_class):
+    found = remembered(*checks)
+    assert found["network"]["weight"].item() == found["state"]["epoch"] == best
+    assert found["score"] == np.mean(checks[best - 1])
+    assert [own["epoch"] for own in found["classes"]] == by_class
+    assert [own["network"]["weight"].item() for own in found["classes"]] == by_class
+    assert [own["dice"] for own in found["classes"]] == [checks[epoch - 1][k] for k, epoch in enumerate(by_class)]
+    assert found["state"]["clean_dice"] == [0.25, 0.5]
+    assert found["state"]["voxel_mm"] == 2.0
+    assert found["state"]["corrector"]["corrections"][0]["dice_after"] == checks[best - 1][0]
+    assert found["classes"][0]["corrector"]["corrections"][0]["dice_after"] == checks[by_class[0] - 1][0]
+
+
+def test_classes_of_a_softmax_have_one_check():
+    found = remembered((0.5, 0.75), (0.75, 0.25), output="softmax")
+    assert [own["epoch"] for own in found["classes"]] == [1, 1]
+    found = remembered((0.5, 0.75), (0.75, 0.5), output="softmax")
+    assert [own["epoch"] for own in found["classes"]] == [2, 2]

@@ -1,0 +1,354 @@
+import logging
+import math
+from types import SimpleNamespace
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from monai.data import DataLoader, Dataset
+from monai.engines import SupervisedTrainer
+from monai.transforms import BorderPadd, Compose, LoadImaged, SelectItemsd
+
+from monai_sc.correction.choice import ClassCorrection
+from monai_sc.correction.shape import GivenShape
+from monai_sc.data import LabelStore
+from monai_sc.functional.dice import dice
+from monai_sc.handlers import relabelling as module
+from monai_sc.handlers.relabelling import Relabelling
+from tests.handlers.test_clean_check import NAMES, depth
+from tests.handlers.test_correction_options import options_of
+
+AFFINE = np.diag([0.5, 0.5, 1.0, 1.0])
+WRONG = (3, 1)  # voxels by which the labels of each class are too large
+
+
+class Offsets(torch.nn.Module):
+    """Adds a number per class to images that hold how deep each pixel lies in each class."""
+
+    def __init__(self, *offsets, softmax=False):
+        super().__init__()
+        self.offsets = torch.nn.Parameter(torch.tensor(offsets)[:, None, None])
+        self.softmax = softmax
+
+    def forward(self, x):
+        x = x + self.offsets
+        return torch.cat([torch.zeros_like(x[:, :1]), x], dim=1) if self.softmax else x
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Return a function that makes what relabels a store of discs, with a smaller one in each."""
+
+    def build(
+        networks=((3.0, 1.0),), shifts=(-3.0, -1.0), number=4, transforms=(), folds=1, dice_after=0.75, **options
+    ):
+        cases = []
+        for k in range(number):
+            files = {}
+            for name, radius, wrong in zip(NAMES, (9 + k % 3, 5 + k % 3), WRONG, strict=True):
+                array = depth(radius)
+                for kind, own in (("image", array), ("label", (array >= -wrong).astype(np.uint8))):
+                    file = str(tmp_path / f"{k}_{name}_{kind}.nii.gz")
+                    nib.save(nib.Nifti1Image(own, AFFINE), file)
+                    files.setdefault(kind, []).append(file)
+            cases.append({"id": f"case{k}", "site": "ab"[k % 2], **files})
+        store = LabelStore(tmp_path / "store", cases, class_names=NAMES)
+        load = LoadImaged("image", image_only=True, ensure_channel_first=True)
+        chain = Compose([load, *transforms, SelectItemsd(["id", "image", "site"])])
+        loader = DataLoader(Dataset(cases, chain), batch_size=2)
+        options = options_of(**{"class_names": NAMES, "shape_weight": 0.0, "progress": False, **options})
+        found = []
+        for fold, offsets in enumerate(networks):
+            corrector = options.corrector(0.5).without_bias(3)
+            corrector.corrections = [
+                ClassCorrection("distance", shift, dice_after=dice_after, dice_present=0.9) for shift in shifts
+            ]
+            weights = Offsets(*offsets).state_dict()
+            state = {"epoch": 1, "corrector": corrector.state_dict(), "voxel_mm": 0.5, "dice": dice_after}
+            classes = [{**state, "network": weights} for _ in NAMES]
+            found.append({"fold": fold if folds > 1 else None, "classes": classes})
+        network = Offsets(0.0, 0.0, softmax=options.softmax)
+        engine = SupervisedTrainer(
+            device=torch.device("cpu"),
+            max_epochs=1,
+            train_data_loader=loader,
+            network=network,
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+            loss_function=torch.nn.MSELoss(),
+        )
+        return Relabelling(engine, store, loader, options, folds, found), store
+
+    return build
+
+
+def record_of(relabelling, bias=(-3.0, math.nan), learnt=(True, True)):
+    record = {
+        "round": 0,
+        "bias": list(bias),
+        "learnt": list(learnt),
+        "agreement": [math.nan] * 2,
+        "memorised": [False] * 2,
+        "kept": [False] * 2,
+        "correction": {name: {"correction": {"representation": "distance"}} for name in NAMES},
+    }
+    relabelling.judge(record)
+    return record
+
+
+def told(caplog):
+    """Return what was logged of the round."""
+    return [entry.getMessage() for entry in caplog.records if entry.getMessage().startswith("Round")]
+
+
+def depths_of(store, k):
+    return np.stack([np.asarray(nib.load(file).dataobj) for file in store.cases[k]["image"]])
+
+
+def test_labels_are_moved_and_what_was_done_is_noted(build, caplog):
+    relabelling, store = build(shifts=(-3.0, -1.0))
+    with caplog.at_level(logging.INFO):
+        record = record_of(relabelling)
+        changed = relabelling.write_round(record)
+    assert record["kept"] == [False, True]  # the bias of the other class is not known
+    for k, case in enumerate(store.cases):
+        given, corrected = (store.read(case["id"], number) for number in (0, 1))
+        assert (corrected[0] == (depths_of(store, k)[0] >= 0)).mean() > 0.99
+        np.testing.assert_array_equal(corrected[1], given[1])
+    assert changed == np.sum([line["voxels_changed"] for line in store.manifest(1)], axis=0).tolist()
+    assert [type(number) for number in changed] == [int, int]
+    done = store.record(1)
+    assert done["corrections"] == record["correction"]
+    assert {name: done[name] for name in ("bias", "shift", "kept", "representation", "shape_weight", "folds")} == {
+        "bias": [-3.0, None],
+        "shift": [-3.0, -1.0],
+        "kept": [False, True],
+        "representation": "auto",
+        "shape_weight": 0.0,
+        "folds": 1,
+    }
+    assert (done["gamma"], done["metric"], done["region"]) == (0.5, "euclidean", "boundary")
+    line = store.manifest(1)[2]
+    assert (line["bias"], line["shift"], line["gamma"]) == ([-3.0, None], [-3.0, -1.0], [1.0, 1.0])
+    assert line["representation"] == ["distance", "distance"]
+    part = 100 * changed[0] / (4 * 40 * 40)
+    assert told(caplog)[-2:] == [
+        f"Round 1, outer: shifted by -3.00 voxels, {changed[0]} voxels changed ({part:.2f} % of the images).",
+        "Round 1, inner: shifted by -1.00 voxels, 0 voxels changed (0.00 % of the images).",
+    ]
+
+
+def test_agreement_is_that_of_the_predictions_with_their_labels(build):
+    relabelling, store = build(networks=[(3.0, 0.0)])
+    record = record_of(relabelling)
+    expected = [
+        dice(depths_of(store, k) + np.reshape((3.0, 0.0), (2, 1, 1)) > 0, store.read(case["id"]))
+        for k, case in enumerate(store.cases)
+    ]
+    assert record["agreement"] == pytest.approx(np.mean(expected, axis=0).tolist())
+    assert record["agreement"][0] > 0.98 > record["agreement"][1] > 0.75
+    for k, name in enumerate(NAMES):
+        learnt = record["correction"][name]["given_labels"]
+        assert learnt["agreement"] == record["agreement"][k]
+        assert learnt["num_cases"] == 4
+    # The labels of the second class are a voxel too large, and its network, which is right, is moved by one inward.
+    assert record["correction"]["inner"]["given_labels"]["offset"] == pytest.approx(-2.0, abs=0.3)
+
+
+def test_some_cases_are_judged_from_the_first_to_the_last(build, monkeypatch):
+    monkeypatch.setattr(module, "SAMPLE", 3)
+    relabelling, store = build(number=6)
+    seen = []
+    read = store.read
+    monkeypatch.setattr(store, "read", lambda case_id, number: seen.append((case_id, number)) or read(case_id, number))
+    record = record_of(relabelling)
+    assert seen == [("case0", 0), ("case2", 0), ("case5", 0)]
+    assert record["correction"]["outer"]["given_labels"]["num_cases"] == 3
+
+
+KEPT = [
+    pytest.param({}, 0.5, False, False, id="corrected"),
+    pytest.param({"bias": math.nan}, 0.5, False, True, id="no-bias"),
+    pytest.param({"learnt": False}, 0.5, False, True, id="not-learnt"),
+    pytest.param({"shown": "none"}, 0.75, False, True, id="nothing-serves-and-it-fits"),
+    pytest.param({"shown": "none"}, 0.7, False, False, id="nothing-serves"),
+    pytest.param({"shown": "none", "representation": "logit"}, 0.75, False, False, id="as-published"),
+    pytest.param({}, 0.76, True, False, id="known-by-heart"),
+    pytest.param({"bias": 0.9}, 0.5, False, False, id="small"),
+    pytest.param({"bias": -0.9, "keep_converged": True}, 0.5, False, True, id="small-is-to-stay"),
+    pytest.param({"bias": 1.0, "keep_converged": True}, 0.5, False, False, id="a-voxel-is-not-small"),
+]
+
+
+@pytest.mark.parametrize(("changes", "agreement", "memorised", "kept"), KEPT)
+def test_class_keeps_its_labels_for_a_reason(build, caplog, changes, agreement, memorised, kept):
+    options = {name: changes[name] for name in ("representation", "keep_converged") if name in changes}
+    relabelling, _ = build(**options)
+    record = {
+        "round": 2,
+        "bias": [9.0, changes.get("bias", 3.0)],
+        "learnt": [True, changes.get("learnt", True)],
+        "agreement": [math.nan] * 2,
+        "memorised": [False] * 2,
+        "kept": [False] * 2,
+        "correction": {"inner": {"correction": {"representation": changes.get("shown", "distance")}}},
+    }
+    shape = GivenShape(-1.0, math.nan, 0.0, 4, agreement)
+    with caplog.at_level(logging.INFO):
+        relabelling._judge_class(record, 1, "inner", shape)
+    assert (record["agreement"][1], record["memorised"], record["kept"]) == (
+        agreement,
+        [False, memorised],
+        [False, kept],
+    )
+    assert record["correction"]["inner"]["given_labels"]["spread"] is None  # no nan, which JSON has not
+    expected = (
+        f"Round 2, inner: the network agrees with the labels that it learnt from (Dice {agreement:.3f}) more than with "
+        "the clean ones, corrected (0.750): it knows them by heart. More checks_per_round, or folds, help where they "
+        "are wrong in ways that the image does not show."
+    )
+    assert told(caplog) == ([expected] if memorised else [])
+
+
+def test_class_that_stays_is_not_told_to_be_known_by_heart(build, caplog):
+    relabelling, _ = build()
+    record = {"round": 0, "bias": [math.nan], "learnt": [True], "agreement": [0.0], "memorised": [0], "kept": [0]}
+    record["correction"] = {"outer": {"correction": {"representation": "none"}}}
+    with caplog.at_level(logging.INFO):
+        relabelling._judge_class(record, 0, "outer", GivenShape(0.0, 1.0, 0.0, 4, 0.9))
+    assert (record["memorised"], record["kept"]) == ([True], [True])
+    assert not told(caplog)
+
+
+def test_each_case_gets_the_network_and_the_corrector_of_its_fold(build):
+    relabelling, store = build(networks=[(3.0, 1.0), (5.0, 2.0)], shifts=(-3.0, -1.0), folds=2)
+    assert list(relabelling.correctors) == [0, 1]
+    relabelling.correctors[1].corrections[0] = ClassCorrection("distance", -3.5)
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    relabelling.write_round(record)
+    for k, case in enumerate(store.cases):
+        expected = depths_of(store, k) + np.reshape([(0, 0), (1.5, 1)][k % 2], (2, 1, 1)) >= 0
+        assert (store.read(case["id"], 1) == expected).mean() > 0.99
+        assert store.manifest(1)[k]["shift"] == [-3.5 if k % 2 else -3.0, -1.0]
+    assert store.record(1)["shift"] == [-3.0, -1.0]
+    assert store.record(1)["folds"] == 2
+
+
+def test_training_without_folds_counts_only_where_there_is_no_other(build):
+    relabelling, store = build(networks=[(3.0, 1.0), (5.0, 2.0)], folds=2)
+    whole = {**relabelling.found[0], "fold": None}
+    again = Relabelling(
+        relabelling.engine, store, relabelling.loader, relabelling.options, 2, [whole, *relabelling.found]
+    )
+    assert list(again.correctors) == [0, 1]
+    alone = Relabelling(relabelling.engine, store, relabelling.loader, relabelling.options, 2, [whole])
+    assert list(alone.correctors) == [None]
+
+
+def test_classes_have_the_networks_of_their_own_best_checks(build):
+    relabelling, _ = build(networks=[(1.0, 2.0), (3.0, 4.0)], folds=2)
+    first, second = relabelling.found
+    equal = {name: value.clone() for name, value in first["classes"][0]["network"].items()}
+    second["classes"][1]["network"] = equal
+    networks, index = relabelling._networks()
+    assert [network.offsets.flatten().tolist() for network in networks] == [[1.0, 2.0], [3.0, 4.0]]
+    assert index == {(0, 0): 0, (0, 1): 0, (1, 0): 1, (1, 1): 0}
+    assert all(network is not relabelling.engine.network for network in networks)
+    case, logits, _ = next(relabelling._predictions(relabelling.loader, ""))
+    assert (logits - case["image"]).flatten(1).mean(dim=1).tolist() == pytest.approx([1.0, 2.0])
+
+
+def test_class_of_which_nothing_is_left_keeps_its_labels(build, caplog):
+    relabelling, store = build(networks=[(3.0, -99.0)])
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    with caplog.at_level(logging.WARNING):
+        relabelling.write_round(record)
+    for case in store.cases:
+        np.testing.assert_array_equal(store.read(case["id"], 1)[1], store.read(case["id"], 0)[1])
+    assert told(caplog) == ["Round 1, inner: in 4 cases nothing of it is left; they keep their labels of this class."]
+
+
+def test_rule_may_leave_nothing_of_a_class(build, caplog):
+    relabelling, store = build(networks=[(3.0, -99.0)])
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    (corrector,) = relabelling.correctors.values()
+    corrector.rules[1] = SimpleNamespace(keeps=lambda features: False)
+    with caplog.at_level(logging.WARNING):
+        relabelling.write_round(record)
+    assert not any(store.read(case["id"], 1)[1].any() for case in store.cases)
+    assert not told(caplog)
+
+
+def test_shift_that_leaves_too_little_is_refused(build, caplog):
+    relabelling, store = build(shifts=(-3.0, -5.0))
+    record = record_of(relabelling, bias=(-3.0, -5.0))
+    with caplog.at_level(logging.WARNING):
+        relabelling.write_round(record)
+    assert told(caplog) == [
+        "Round 1, inner: in 4 cases the shift would leave too little of it; it was not shifted there."
+    ]
+    for k, case in enumerate(store.cases):
+        np.testing.assert_array_equal(store.read(case["id"], 1)[1], depths_of(store, k)[1] + 1 >= 0)
+
+
+def test_trusted_voxels_of_each_class_stay(build, tmp_path):
+    relabelling, store = build()
+    trust = np.zeros((40, 40), dtype=np.uint8)
+    trust[:20] = 1
+    nib.save(nib.Nifti1Image(trust, AFFINE), tmp_path / "trust.nii.gz")
+    for case in store.cases[:2]:
+        case["trusted"] = str(tmp_path / "trust.nii.gz")
+    relabelling.write_round(record_of(relabelling, bias=(-3.0, -1.0)))
+    for k, case in enumerate(store.cases):
+        given, corrected = (store.read(case["id"], number) for number in (0, 1))
+        clean = depths_of(store, k) >= 0
+        half = given[:, :20] if k < 2 else clean[:, :20]
+        assert (corrected[:, :20] == half).mean() > (0.999 if k < 2 else 0.98)
+        assert (corrected[:, 20:] == clean[:, 20:]).mean() > 0.98
+        assert not np.array_equal(given[:, :20], clean[:, :20])
+
+
+def test_padding_is_no_part_of_a_structure(build):
+    relabelling, store = build()
+    relabelling.write_round(record_of(relabelling, bias=(-3.0, -1.0)))
+    plain = [store.read(case["id"], 1) for case in store.cases]
+    store.discard(1)
+    relabelling, store = build(transforms=[BorderPadd("image", (2, 3), mode="constant", value=50.0)])
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    relabelling.write_round(record)
+    for case, label in zip(store.cases, plain, strict=True):
+        np.testing.assert_array_equal(store.read(case["id"], 1), label)
+
+
+def test_groups_are_moved_by_their_own_shift(build):
+    relabelling, store = build(group_key="site")
+    (corrector,) = relabelling.correctors.values()
+    corrector.group_shifts = {"a": [-1.0, -1.0], "b": [-3.0, -1.0]}
+    relabelling.write_round(record_of(relabelling, bias=(-3.0, -1.0)))
+    for k, case in enumerate(store.cases):
+        shift = -3.0 if k % 2 else -1.0
+        assert store.manifest(1)[k]["shift"] == [shift, -1.0]
+        assert (store.read(case["id"], 1)[0] == (depths_of(store, k)[0] + 3 + shift >= 0)).mean() > 0.99
+
+
+def test_shape_of_the_given_label_is_kept(build):
+    relabelling, store = build(shape_weight=1.0)
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    relabelling.write_round(record)
+    (corrector,) = relabelling.correctors.values()
+    assert [shape.offset for shape in corrector.shapes] == pytest.approx([-3.0, -1.0], abs=0.3)
+    for k, case in enumerate(store.cases):
+        assert (store.read(case["id"], 1) == (depths_of(store, k) >= 0)).mean() > 0.98
+
+
+def test_label_that_does_not_fit_its_files_is_refused(build):
+    relabelling, _ = build()
+    case = {"id": "case0", "image": torch.zeros(2, 40, 40)}
+    with pytest.raises(TypeError, match="relabel_loader must give images as MetaTensor"):
+        relabelling._on_file_grid(case, np.zeros((2, 40, 40)), torch.zeros(2, 40, 40))
+    case = next(iter(relabelling.loader.dataset))
+    message = (
+        r"^The label made for case 'case0' and its label files must have the same shape, got \(40, 40\) and \(9, 9\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        relabelling._on_file_grid(case, np.zeros((2, 9, 9)), torch.zeros(2, 40, 40))

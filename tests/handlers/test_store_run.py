@@ -1,0 +1,242 @@
+import logging
+from types import SimpleNamespace
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from ignite.engine import Events
+from monai.data import DataLoader, Dataset
+from monai.engines import SupervisedTrainer
+from monai.transforms import Compose, LoadImaged, SelectItemsd
+
+from monai_sc.data import LabelStore
+from monai_sc.handlers.resume import OtherRunError
+from monai_sc.handlers.store_run import StoreRun
+from tests.data.test_durable import claim_elsewhere
+
+# Python 3.12 warns of threads; the children here use none of their parent's.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+
+class Run(StoreRun):
+    """A run that does nothing but what every run does."""
+
+    def __init__(self, *args, options=None, **others):
+        super().__init__(*args, **others)
+        self.options = options or {"gamma": 1.0}
+        self.told = []
+
+    def _start(self, engine):
+        self.told.append("start")
+        self._go_on(engine, 0, None)
+
+    def _complete_epoch(self, engine):
+        self.told.append(engine.state.epoch)
+
+    def _told_options(self):
+        return self.options
+
+    def _case_ids(self):
+        return {"training": ["a", "b"], "clean": None}
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Return a function that makes a trainer with a run attached, of which ``epochs_per_round`` is 2."""
+
+    def build(**options):
+        cases = []
+        for k, name in enumerate("abc"):
+            file = str(tmp_path / f"{name}.nii.gz")
+            nib.save(nib.Nifti1Image(np.eye(6 + k, dtype=np.uint8), np.eye(4)), file)
+            cases.append({"id": name, "image": file, "label": file})
+        store = LabelStore(tmp_path / "store", cases)
+        chain = Compose([LoadImaged("image", ensure_channel_first=True), SelectItemsd(["id", "image"])])
+        options = {"epochs_per_round": 2, "lr_scheduler": None, "folds": 1, **options}
+        run = Run(store, relabel_loader=DataLoader(Dataset(cases, chain)), **options)
+        network = torch.nn.Conv2d(1, 1, 1)
+        data = [{**case, "image": torch.ones(1, 2, 2), "label": case["label"]} for case in cases]
+        trainer = SupervisedTrainer(
+            device=torch.device("cpu"),
+            max_epochs=4,
+            train_data_loader=DataLoader(Dataset(data), batch_size=1),
+            network=network,
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5),
+            loss_function=torch.nn.MSELoss(),
+            iteration_update=lambda engine, batch: {},
+        )
+        run.attach(trainer)
+        return trainer, run
+
+    return build
+
+
+def write_round(store, number):
+    with store.write_round(number, {}) as writer:
+        for case in store.cases:
+            writer.write(case["id"], ~store.read(case["id"], 0))
+
+
+def test_run_starts_once_and_claims_its_store_until_it_ends(build):
+    trainer, run = build()
+    free = []
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: free.append(claim_elsewhere(run.store.root)))
+    trainer.run()
+    assert run.told == ["start", 1, 2, 3, 4]
+    assert free == [False] * 4
+    assert claim_elsewhere(run.store.root)
+
+
+def test_run_that_fails_gives_the_store_up(build):
+    trainer, run = build()
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=2), lambda: (_ for _ in ()).throw(RuntimeError("on fire")))
+    with pytest.raises(RuntimeError, match=r"^on fire$"):
+        trainer.run()
+    assert claim_elsewhere(run.store.root)
+
+
+def test_run_goes_on_at_the_training_that_is_due(build):
+    trainer, run = build()
+    trainer.run()
+    trainer.state.max_epochs = 6
+    message = r"^A run that goes on at epoch 5 with epochs_per_round=2 must have finished 2 rounds, got 0: save and "
+    with pytest.raises(ValueError, match=message):
+        trainer.run()
+    trainer, run = build()
+    trainer.run()
+    run._trainings = 2
+    trainer.state.max_epochs = 6
+    trainer.run()
+    assert run.told == ["start", 1, 2, 3, 4, "start", 5, 6]
+
+
+def test_state_of_another_run_is_refused(build):
+    _, run = build()
+    own = {"options": {"gamma": 1.0}, "cases": {"training": ["a", "b"], "clean": None}}
+    run._refuse_other_run(own)
+    for options, message in (
+        ({"gamma": 2.0}, r"^gamma must be 2\.0, with which the run began, got 1\.0; choose another folder"),
+        ({"gamma": 1.0, "metric": "taxicab"}, r"^metric must be 'taxicab', with which the run began, got None;"),
+    ):
+        with pytest.raises(OtherRunError, match=message):
+            run._refuse_other_run({**own, "options": options})
+    for name, ids in (("training", ["b", "a"]), ("clean", ["c"])):
+        with pytest.raises(OtherRunError, match=rf"^the {name} cases must be those with which the run began, in the"):
+            run._refuse_other_run({**own, "cases": {**own["cases"], name: ids}})
+
+
+def test_rounds_that_are_lost_are_missed(build):
+    _, run = build()
+    run._refuse_lost_rounds(0)
+    write_round(run.store, 1)
+    run._refuse_lost_rounds(1)
+    with pytest.raises(ValueError, match=r"must hold the rounds that this run has made, but \[2, 3\] are missing;"):
+        run._refuse_lost_rounds(3)
+
+
+def test_round_that_was_not_in_the_checkpoint_yet_is_made_again(build):
+    trainer, run = build()
+    write_round(run.store, 1)
+    with pytest.raises(ValueError, match=r"holds the rounds \[1\], which this run has not made; load the checkpoint"):
+        trainer.run()
+    trainer, run = build()
+    run._resumed = True
+    trainer.run()
+    assert run.store.rounds == [0]
+    for number in (1, 2):
+        write_round(run.store, number)
+    trainer, run = build()
+    run._resumed = True
+    with pytest.raises(ValueError, match=r"holds the rounds \[1, 2\], which this run has not made"):
+        trainer.run()
+
+
+def test_labels_that_changed_are_refused(build):
+    _, run = build()
+    write_round(run.store, 1)
+    run._refuse_changed_files(1)
+    first, second, _ = (run.store.label_files(1, case)[0] for case in run.store.cases)
+    for file in (first, second):
+        file.write_bytes(file.read_bytes() + b"\0")
+    run._refuse_changed_files(0)
+    message = r"^The labels of round 1 must stay as they were written, but {} {}, and 1 more; put the old ones back"
+    with pytest.raises(ValueError, match=message.format(first, "has changed")):
+        run._refuse_changed_files(1)
+    first.unlink()
+    with pytest.raises(ValueError, match=message.format(first, "is gone")):
+        run._refuse_changed_files(1)
+    source = run.store.cases[2]["label"]
+    nib.save(nib.Nifti1Image(np.zeros((8, 8), dtype=np.uint8), np.eye(4)), source)
+    with pytest.raises(ValueError, match=rf"must stay as they were when labels were made from them, but {source} has"):
+        run._refuse_changed_files(0)
+
+
+def test_every_training_begins_with_the_first_weights(build):
+    trainer, run = build()
+    run.lr_scheduler = torch.optim.lr_scheduler.StepLR(trainer.optimizer, step_size=1)
+    first = trainer.network.weight.detach().clone()
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def train(engine):
+        engine.network(torch.ones(1, 1, 2, 2)).sum().backward()
+        engine.optimizer.step()
+        run.lr_scheduler.step()
+
+    trainer.run()
+    for _ in range(2):
+        assert not torch.equal(trainer.network.weight, first)
+        assert trainer.optimizer.state_dict()["state"]
+        assert run.lr_scheduler.last_epoch > 0
+        run._restart(trainer, 0, None)
+        assert torch.equal(trainer.network.weight, first)
+        assert not trainer.optimizer.state_dict()["state"]
+        assert trainer.optimizer.param_groups[0]["lr"] == 0.5
+        assert run.lr_scheduler.last_epoch == 0
+        train(trainer)
+
+
+def test_training_without_a_fold_begins_with_fresh_batches(build):
+    trainer, run = build(folds=2)
+    trainer.run()
+    loader = trainer.data_loader
+    trainer._dataloader_iter = old = iter(loader)
+    run._restart(trainer, 0, 1)
+    assert [case["id"] for case in loader.dataset.data] == ["a", "c"]
+    assert trainer._dataloader_iter is not old
+    write_round(run.store, 1)
+    run._restart(trainer, 1, None)
+    assert [case["label"] for case in loader.dataset.data] == [case["label"] for case in run.store.datalist(1)]
+
+
+IN_MONAI = "applying transform <monai.transforms.io.dictionary.LoadImaged object at 0x7f>"
+IN_OURS = "applying transform <monai_sc.transforms.load.LoadLabeld object at 0x7f>"
+
+
+@pytest.mark.parametrize("loader", ["relabel_loader", "clean_loader", "data_loader"])
+@pytest.mark.parametrize("message", [IN_MONAI, IN_OURS])
+def test_file_that_no_loader_could_load_is_named(build, tmp_path, caplog, message, loader):
+    trainer, run = build()
+    (tmp_path / "x.nii.gz").write_bytes(b"")
+    case = {"id": "x", "image": str(tmp_path / "x.nii.gz"), "label": str(tmp_path / "x.nii.gz")}
+    whole = RuntimeError(message)
+    with pytest.raises(RuntimeError) as caught:
+        run._fail(trainer, whole)
+    assert caught.value is whole
+    error = RuntimeError(message)
+    holder = trainer if loader == "data_loader" else run
+    setattr(holder, loader, DataLoader(Dataset([case])))
+    with pytest.raises(RuntimeError, match="something else"):
+        run._fail(trainer, RuntimeError("something else"))
+    with caplog.at_level(logging.INFO), pytest.raises(ValueError, match=r"x\.nii\.gz is empty") as caught:
+        run._fail(trainer, error)
+    assert caught.value.__cause__ is error
+    assert "A file could not be loaded; looking for one that is damaged." in caplog.text
+
+
+def test_epochs_of_a_round_are_at_least_one(build):
+    assert build(epochs_per_round=1)[1].epochs_per_round == 1
+    with pytest.raises(ValueError, match=r"^epochs_per_round must be at least 1 epoch, got 0\.$"):
+        build(epochs_per_round=0)
+    with pytest.raises(TypeError, match=r"^engine must be a monai\.engines\.SupervisedTrainer, got SimpleNamespace\."):
+        build()[1].attach(SimpleNamespace())
