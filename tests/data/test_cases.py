@@ -37,6 +37,7 @@ def test_sound_list_passes(case, tmp_path):
         ({"id": "round.json"}, ValueError, r"must not be one of \('round\.json', 'manifest\.jsonl'\)"),
         ({"label": []}, TypeError, r"'label' of case 'a' must be a file or a list of files, got \[\]\."),
         ({"image": None}, TypeError, r"'image' of case 'a' must be a file or a list of files, got None\."),
+        ({"label": ["a", "b\0c"]}, TypeError, r"'label' of case 'a' must be a file or a list of files, got \['a', 'b"),
     ],
     ids=[
         "path-trick",
@@ -51,6 +52,7 @@ def test_sound_list_passes(case, tmp_path):
         "reserved",
         "no-file",
         "none",
+        "nul",
     ],
 )
 def test_unsound_case_is_refused(case, change, error, message):

@@ -189,3 +189,14 @@ def test_other_processes_of_a_training_claim_nothing(folders, monkeypatch):
     monkeypatch.setattr(round_folders, "is_main", lambda: False)
     with folders.claimed():
         assert claim_elsewhere(folders.root)
+
+
+def test_every_source_of_a_case_is_looked_at(folders, sources):
+    make_round(folders, 1, *sources)
+    line, *others = folders.manifest(1)
+    line["sources"] += [source for other in others for source in other["sources"]]
+    (folders.root / "round-001" / "manifest.jsonl").write_text(json.dumps(line) + "\n")
+    assert folders.changed_sources() == []
+    sources[0].unlink()
+    sources[2].write_text("other content")
+    assert folders.changed_sources() == [sources[0], sources[2]]

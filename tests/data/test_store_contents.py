@@ -11,6 +11,7 @@ import pytest
 
 from monai_sc.data import LabelStore
 from monai_sc.data.durable import claim_folder
+from monai_sc.data.store_contents import read_contents
 from monai_sc.data.usable_cases import UsableCases
 
 
@@ -181,10 +182,39 @@ def test_file_that_is_gone_is_named(tmp_path):
 def test_file_is_json_that_others_can_read(tmp_path):
     LabelStore(tmp_path / "store", make_cases(tmp_path / "in", 1))
     file = str(tmp_path / "in" / "case 0 0.nii.gz")
-    assert json.loads((tmp_path / "store" / "store.json").read_text()) == {
+    text = (tmp_path / "store" / "store.json").read_text()
+    assert text == json.dumps(json.loads(text), indent=1) + "\n"  # and people
+    assert json.loads(text) == {
         "cases": [{"id": "case 0", "image": file, "label": file}],
         "class_names": ["class_0"],
         "values": None,
         "config_version": None,
         "skipped": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("class_names", "a"),
+        ("values", 1),
+        ("config_version", 2),
+        ("skipped", []),
+        ("class_names", None),
+        ("cases", {"a": 1}),
+    ],
+)
+def test_entry_of_another_type_is_damage(tmp_path, key, value):
+    LabelStore(tmp_path / "store", make_cases(tmp_path / "in", 1))
+    file = tmp_path / "store" / "store.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    with pytest.raises(ValueError, match=r"store\.json is damaged") as caught:
+        read_contents(tmp_path / "store")
+    assert str(caught.value.__cause__) == key
+
+
+def test_contents_are_the_arguments_of_the_store(tmp_path):
+    LabelStore(tmp_path / "store", make_cases(tmp_path / "in", 1), class_names=["x"], values=[1], config_version="2")
+    contents = read_contents(tmp_path / "store")
+    assert set(contents) == {"cases", "class_names", "values", "config_version", "skipped"}
+    assert (contents["class_names"], contents["values"], contents["config_version"]) == (["x"], [1], "2")

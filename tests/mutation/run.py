@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[2]
 EXPLAINED = Path(__file__).with_name("explained.toml")
 BUILD = ROOT / "build" / "mutants"  # which test executes which lines, for as long as neither changes
 KILLED = BUILD / "killed.txt"
+QUICK = 0.05  # seconds of a test that may look at a file, such as at its signatures, although it executes no line of it
 
 
 def used_seconds() -> float:
@@ -194,11 +195,12 @@ def trace(copies, folder, files, marked):
 def try_changes(copies, file, changes, tests, options, report):
     """Call ``report(change, outcome)`` for each of ``changes``; the tests must pass without any."""
     executed = {test: lines[Path(file).name] for test, (_, lines) in tests.items() if Path(file).name in lines}
+    others = {test for test, (seconds, _) in tests.items() if test in executed or seconds < QUICK}
 
     def start(change):
         hit = [t for t in executed if change and not set(change.span).isdisjoint(executed[t])]
         chosen, seconds = [], 0.0
-        for test in sorted(hit or executed, key=lambda test: tests[test][0]):  # global and compiled lines are in none
+        for test in sorted(hit or others, key=lambda test: tests[test][0]):  # global and compiled lines are in none
             seconds += tests[test][0]
             if seconds < options.seconds or not chosen:
                 chosen.append(test)

@@ -127,3 +127,18 @@ def test_what_was_padded_last_is_no_part_of_the_scan(transforms, expected):
     if expected != [(0, 14), (0, 16)]:
         assert (padded[(..., *box)] > 0).all()
     assert unpadded_box(torch.zeros(1, 3, 4)) == (slice(0, 3), slice(0, 4))
+
+
+def test_image_without_a_file_is_measured_in_its_own_voxels():
+    image = MetaTensor(torch.zeros(1, 4, 4), affine=np.diag([2.0, 4.0, 1.0, 1.0]))
+    for metric, spacing in (("euclidean", (1.0, 2.0)), ("taxicab", None)):
+        grid = file_grid(image, metric)
+        assert (grid.spacing, grid.unit, math.isnan(grid.voxel_mm)) == (spacing, 1.0, True)
+
+
+def test_scores_that_were_resampled_are_interpolated_linearly(nifti):
+    image, chain = load(nifti, Spacingd("image", pixdim=(1.0, 1.0, 2.0)))
+    grids = (image.affine.numpy(), image.shape[1:]), (AFFINE, (12, 10, 6))
+    x = [nib.affines.apply_affine(affine, np.moveaxis(np.indices(shape), 0, -1))[..., 0] for affine, shape in grids]
+    (back,) = invert_to_file(torch.from_numpy(x[0])[None], image, chain)
+    np.testing.assert_allclose(back[1:-1], x[1][1:-1], atol=1e-4)

@@ -35,7 +35,7 @@ from monai_sc.transforms import (
     noise_preset,
     with_steps,
 )
-from monai_sc.transforms.label_noise import random_lengths
+from monai_sc.transforms.label_noise import RandLabelNoised, random_lengths
 
 NOISE = {"num_steps": 5, "expansion_prob": 0.7, "march_prob": 0.5}
 NOISES = {  # with options by which small labels change; what every noise must do is tested here, in test_noise and fuzz
@@ -432,3 +432,13 @@ def test_lengths_of_channels_depend_on_their_number_and_the_seed():
     assert [length for length, _ in random_lengths(((2, 3), (1, 1)), 2, "radius", 7)] == [drawn[0][0], 1.0]
     with pytest.raises(ValueError, match=r"^radius must be one value or one per channel \(3\), got 2\.$"):
         random_lengths(((2, 3), (1, 1)), 3, "radius", 7)
+
+
+def test_what_it_is_drawn_for_reaches_the_noise():
+    class Noted(RandLabelNoise):
+        def randomize(self, data=None):
+            self.data = data
+
+    noise = RandLabelNoised("label", Noted(1.0))
+    noise.randomize("a label")
+    assert noise.noise.data == "a label"
