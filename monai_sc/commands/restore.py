@@ -57,10 +57,11 @@ def _round(store: LabelStore, number: int) -> dict[str, Any]:
     if number == 0 and not store.is_simulated:
         return known | {"bias": None, "noise": None, "voxels_changed": None, "changed": None}
     record, lines = store.record(number), store.manifest(number)
+    bias, noise = record.get("bias"), record.get("noise")
     scores = np.array([line["dice_to_previous"] for line in lines])
     return known | {
-        "bias": record.get("bias"),  # of the labels from which the round was made
-        "noise": (record.get("noise") or {}).get("name"),
+        "bias": bias if isinstance(bias, list) else None,  # of the labels from which the round was made
+        "noise": noise.get("name") if isinstance(noise, dict) else None,
         "voxels_changed": [sum(line["voxels_changed"][k] for line in lines) for k in range(len(store.class_names))],
         # Of the label before and after together, which follows from the Dice of the two: no label is read.
         "changed": [round(float(part), 6) for part in (2 * (1 - scores) / (2 - scores)).mean(axis=0)],

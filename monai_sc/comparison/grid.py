@@ -105,13 +105,13 @@ def find_method(method: str) -> tuple[str, Path]:
     Example:
         >>> find_method("guess")
         Traceback (most recent call last):
-        ValueError: method must be one of noisy, ..., sc, clean, or the path of your own .json, got guess.
+        ValueError: method must be one of noisy, ..., sc, clean, or the path of your own .json, got 'guess'.
     """
     file = METHODS_FOLDER / f"{method}.json"
     if not method.endswith(".json"):
         if method not in METHODS:
             raise ValueError(
-                f"method must be one of {', '.join(METHODS)}, or the path of your own .json, got {method}."
+                f"method must be one of {', '.join(METHODS)}, or the path of your own .json, got {method!r}."
             )
         return method, file
     own = Path(method)

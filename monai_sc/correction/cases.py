@@ -9,7 +9,8 @@ import numpy as np
 from monai.config import NdarrayOrTensor
 
 from monai_sc.correction.format import LabelFormat
-from monai_sc.functional.checks import as_array, check_same_shape, check_spacing
+from monai_sc.functional.bias import ignored_voxels
+from monai_sc.functional.checks import check_same_shape, check_spacing
 
 CleanCase = tuple[np.ndarray, np.ndarray, np.ndarray | None, tuple[float, ...] | None]
 
@@ -62,8 +63,8 @@ class CleanCases:
             check_same_shape(logits, masks, ("prediction (without the background)", "label"))
             size = check_spacing(_next(sizes, "spacing") if sizes is not None else self.spacing, logits.ndim - 1)
             own = _next(ignores, "ignore") if ignores is not None else None
-            if own is not None:
-                voxels = np.broadcast_to(as_array(own) != 0, masks.shape)
+            voxels = ignored_voxels(own, masks.shape)
+            if voxels is not None:
                 left_out = voxels if left_out is None else left_out | voxels
             yield logits, masks, left_out, size
         if next(labels, end) is not end:

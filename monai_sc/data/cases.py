@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         ValueError: when the list is empty, an id is unfit or repeated (upper and lower case count as the same), or
             cases differ in their number of label files.
-        TypeError: when a case is not a dictionary, or names no files.
+        TypeError: when a case is not a dictionary, names no files, or its foreground is no number.
         KeyError: when a case lacks ``id``, ``image`` or ``label``.
         FileNotFoundError: when a file does not exist.
     """
@@ -74,7 +75,7 @@ def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
 
     Raises:
         ValueError: when the list is empty, an id is unfit or repeated, or cases differ in their number of label files.
-        TypeError: when a case is not a dictionary, or names no files.
+        TypeError: when a case is not a dictionary, names no files, or its foreground is no number.
         KeyError: when a case lacks ``id``, ``image`` or ``label``.
     """
     if not cases:
@@ -89,6 +90,8 @@ def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
         check_name(case["id"], "The id of a case")
         if same_name(case["id"]) in RESERVED:
             raise ValueError(f"The id of a case must not be one of {RESERVED}, got {case['id']!r}.")
+        if not isinstance(case.get("foreground", 1), Real):
+            raise TypeError(f"'foreground' of case {case['id']!r} must be a number, got {case['foreground']!r}.")
         for key in file_keys(case):
             try:
                 files = files_of(case, key)

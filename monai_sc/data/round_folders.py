@@ -46,23 +46,37 @@ class RoundFolders:
         if not file.is_file():
             return 0
         number = self._read_json(file).get("round")
-        if not isinstance(number, int):
+        if not isinstance(number, int) or number not in self.rounds:
             raise ValueError(f"{file} is damaged; delete it, and choose a round with restore.")
         return number
 
     def record(self, number: int) -> dict[str, Any]:
-        """Return what ``round.json`` says of a round that was written."""
-        return self._read_json(self._folder(self._checked(number)) / RECORD)
+        """Return what ``round.json`` says of a round that was written.
+
+        Raises:
+            ValueError: when it is damaged.
+        """
+        file = self._folder(self._checked(number)) / RECORD
+        record = self._read_json(file)
+        classes = record.get("classes")
+        if not isinstance(classes, list) or not classes or not all(isinstance(name, str) for name in classes):
+            raise _damaged(file)
+        return record
 
     def manifest(self, number: int) -> list[dict[str, Any]]:
-        """Return the manifest of a round that was written, one dictionary per case."""
+        """Return the manifest of a round that was written, one dictionary per case.
+
+        Raises:
+            ValueError: when it is damaged.
+        """
         file = self._folder(self._checked(number)) / MANIFEST
         try:
             lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError):
             lines = []
-        if len(lines) < 1:
-            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
+        num_classes = len(self.record(number)["classes"])
+        if not lines or not all(_is_entry(line, num_classes) for line in lines):
+            raise _damaged(file)
         return lines
 
     def changed_sources(self) -> list[Path]:
@@ -174,5 +188,29 @@ class RoundFolders:
     def _read_json(self, file: Path) -> dict[str, Any]:
         content = json_object(file.read_bytes()) if file.is_file() else None
         if content is None:
-            raise ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
+            raise _damaged(file)
         return content
+
+
+def _damaged(file: Path) -> ValueError:
+    return ValueError(f"{file} is damaged; put it back from a copy, or choose another folder.")
+
+
+def _is_entry(entry: Any, num_classes: int) -> bool:
+    """Return whether this is what a line of a manifest looks like."""
+    try:
+        texts = [entry["case"], *entry["files"], *entry.get("sha256", ())]
+        for source in entry["sources"]:
+            texts += [source["path"], source["sha256"]]
+            if not all(isinstance(source[key], int) for key in ("size", "mtime_ns")):
+                return False
+        counts, scores = entry["voxels_changed"], entry["dice_to_previous"]
+        return (
+            all(isinstance(part, list) for part in (entry["files"], entry["sources"], counts, scores))
+            and all(isinstance(text, str) for text in texts)
+            and len(counts) == len(scores) == num_classes
+            and all(isinstance(count, int) for count in counts)
+            and all(0 <= score <= 1 for score in scores)
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False

@@ -184,7 +184,8 @@ def translate_label(label: NdarrayOrTensor, shift: Sequence[float] | Sequence[Se
             f"got {shift}."
         )
     moved = np.zeros_like(mask)
-    for channel, steps in enumerate(np.rint(shifts).astype(int)):
+    farthest = max(mask.shape)  # all that is moved so far is gone
+    for channel, steps in enumerate(np.rint(np.clip(shifts, -farthest, farthest)).astype(int)):
         target = tuple(slice(max(s, 0), max(n + min(s, 0), 0)) for s, n in zip(steps, mask.shape[1:], strict=True))
         source = tuple(slice(max(-s, 0), max(n - max(s, 0), 0)) for s, n in zip(steps, mask.shape[1:], strict=True))
         moved[channel][target] = mask[channel][source]

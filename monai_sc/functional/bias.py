@@ -185,7 +185,7 @@ def boundary_bias(
         >>> bias.mean.tolist(), bias.num_used.tolist(), bias.num_skipped.tolist()
         ([-4.0, nan], [2, 0], [0, 2])
     """
-    values = np.asarray(displacements, dtype=np.float64)
+    values = as_array(displacements).astype(np.float64)
     if values.ndim != 2 or not values.size:
         raise ValueError(
             f"displacements must have the shape (cases, classes) with at least one case, got {values.shape}."
@@ -256,7 +256,7 @@ def grouped_bias(
         The bias by group, in the order in which groups appear.
 
     Raises:
-        ValueError: when ``groups`` has another length, or :py:func:`boundary_bias` refuses.
+        ValueError: when ``groups`` has another length or a ``nan``, or :py:func:`boundary_bias` refuses.
 
     Example:
         >>> shifts = np.array([[-4.0], [-4.2], [-3.8], [1.0], [1.2], [0.8]])
@@ -264,10 +264,12 @@ def grouped_bias(
         >>> {name: round(float(bias.mean[0]), 2) for name, bias in biases.items()}
         {'ann': -4.0, 'ben': 1.0}
     """
-    values = np.asarray(displacements, dtype=np.float64)
+    values = as_array(displacements).astype(np.float64)
+    common = boundary_bias(values, **options)  # type: ignore[arg-type]
     if len(groups) != len(values):
         raise ValueError(f"groups must have one name per case ({len(values)}), got {len(groups)}.")
-    common = boundary_bias(values, **options)  # type: ignore[arg-type]
+    if any(name != name for name in groups):  # as tables have it, and equal to no name, not even itself
+        raise ValueError("groups must be names, got nan; give the cases without one a name of their own.")
     names = list(dict.fromkeys(groups))
     rows = [np.array([name == group for group in groups]) for name in names]
     parts = [[values[r, k][np.isfinite(values[r, k])] for k in range(values.shape[1])] for r in rows]

@@ -163,6 +163,7 @@ class ConfidentLearning:
     ) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yield group, class, and the probabilities ``(classes, voxels)`` of the voxels labelled as it."""
         p, y = as_array(probabilities), as_array(label)
+        p = p.astype(np.float32) if p.dtype == np.float16 else p  # which has no number as small as TINY
         if p.shape[:2] != self.shape or y.shape != (p.shape[0], *p.shape[2:]):
             raise ValueError(
                 "probabilities and label must have the shapes (groups, classes, *spatial) and (groups, *spatial) with "

@@ -106,6 +106,8 @@ def correct_boundary(
         if band.any():
             extreme = scores[channel][band].max() if shift < 0 else scores[channel][band].min()
             scores[channel] -= extreme * np.exp(-(phi**2) / (2 * (gamma * shift) ** 2))
+    if array.dtype == np.float16:  # whose largest number is 65504
+        scores = scores.clip(np.finfo(np.float16).min, np.finfo(np.float16).max)
     return convert_to_dst_type(scores, logits, dtype=logits.dtype if floating else np.float32)[0]
 
 

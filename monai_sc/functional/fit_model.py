@@ -68,7 +68,8 @@ class RealPairs:
             raise ValueError(f"clean and noisy must have the same number of masks, got {number} and {len(noisy)}.")
         if groups is not None and len(groups) != number:
             raise ValueError(f"groups must have one entry per pair ({number}), got {len(groups)}.")
-        spacings = [spacing] * number if spacing is None or np.ndim(spacing[0]) == 0 else spacing
+        is_one = spacing is None or not len(spacing) or np.ndim(spacing[0]) == 0
+        spacings: Any = [spacing] * number if is_one else spacing
         if len(spacings) != number:
             raise ValueError(f"spacing must be one for all or one per pair ({number}), got {len(spacings)}.")
         self.spacings: list[tuple[float, ...] | None] = []

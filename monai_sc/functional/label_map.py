@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from numbers import Real
 
 import numpy as np
 from monai.config import NdarrayOrTensor
@@ -15,17 +16,21 @@ from monai_sc.functional.checks import as_array, binary_mask, check_choice
 from monai_sc.functional.distance import signed_distance
 
 OVERLAPS = ("nearest", "priority")
+LIMIT = 2**53  # under which all whole numbers are different ones as floats, too
 
 
 def check_classes(classes: Sequence[int], background: int) -> list[int]:
-    """Return ``classes`` as a list, which must hold whole numbers, each once, and not the background.
+    """Return ``classes`` as a list, which must hold whole numbers under 2**53, each once, and not the background.
 
     Raises:
         ValueError: when it does not.
     """
     values = list(classes)
-    if not values or len(set(values)) != len(values) or not all(np.isfinite(v) and v == int(v) for v in values):
-        raise ValueError(f"classes must be the values of one or more classes, each once, got {classes}.")
+    is_sound = all(isinstance(v, Real) and abs(v) < LIMIT and v == int(v) for v in values)
+    if not values or not is_sound or len(set(values)) != len(values):
+        raise ValueError(
+            f"classes must be the values of one or more classes, whole numbers under 2**53, each once, got {classes}."
+        )
     if background in values:
         raise ValueError(f"classes must not hold the value of the background, {background}, got {classes}.")
     return [int(v) for v in values]

@@ -39,9 +39,11 @@ def estimate_noise_rate(pairs: Iterable[tuple[NdarrayOrTensor, NdarrayOrTensor]]
         0.3333333333333333
     """
     counts = np.zeros((2, 1))  # of the wrong voxels and of all that matter, by channel
-    for prediction, label in pairs:
+    for number, (prediction, label) in enumerate(pairs):
         predicted, clean = binary_mask(prediction, "prediction"), binary_mask(label)
         check_same_shape(predicted, clean, ("prediction", "label"))
+        if number and len(clean) != counts.shape[1]:
+            raise ValueError(f"All masks must have the same channels, got {counts.shape[1]} and {len(clean)}.")
         axes = tuple(range(1, clean.ndim))
         counts = counts + np.stack([(predicted ^ clean).sum(axis=axes), (predicted | clean).sum(axis=axes)])
     wrong, present = counts[:, counts[1] > 0]

@@ -24,7 +24,8 @@ def select_small_loss(loss: torch.Tensor, candidates: torch.Tensor, keep_fractio
         A boolean mask of the shape of ``loss``.
 
     Raises:
-        ValueError: when ``keep_fraction`` is out of range or the shapes differ.
+        TypeError: when ``loss`` does not hold floating-point numbers, or ``candidates`` no booleans.
+        ValueError: when ``keep_fraction`` is out of range, the shapes differ, or there is no group axis.
 
     Example:
         >>> loss = torch.tensor([[[0.9, 0.1, 0.5, 0.2]]])
@@ -34,6 +35,12 @@ def select_small_loss(loss: torch.Tensor, candidates: torch.Tensor, keep_fractio
     if not 0 <= keep_fraction <= 1:
         raise ValueError(f"keep_fraction must be in [0, 1], got {keep_fraction}.")
     check_same_shape(loss, candidates, ("loss", "candidates"))
+    if not loss.is_floating_point() or candidates.dtype != torch.bool:
+        raise TypeError(
+            f"loss must hold floating-point numbers and candidates booleans, got {loss.dtype} and {candidates.dtype}."
+        )
+    if loss.ndim < 3:
+        raise ValueError(f"loss must have the shape (batch, groups, *spatial), got {tuple(loss.shape)}.")
     if keep_fraction == 1:  # there is nothing to sort
         return candidates.clone()
     finite = loss.detach().nan_to_num(nan=torch.finfo(loss.dtype).max)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 
 def required_validation_size(
     epsilon: float, epsilon0: float, epsilon1: float, image_size: int | Sequence[int], alpha: float
@@ -44,24 +46,27 @@ def required_validation_size(
         >>> required_validation_size(1.0, 2.0, 0.0005, (256, 256), alpha=0.05)
         21527
     """
-    if not epsilon > 0:
-        raise ValueError(f"epsilon must be over 0 voxels, got {epsilon}.")
-    if not epsilon0 >= 0:
-        raise ValueError(f"epsilon0 must be at least 0 voxels, got {epsilon0}.")
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be over 0 voxels and finite, got {epsilon}.")
+    if not 0 <= epsilon0 < math.inf:
+        raise ValueError(f"epsilon0 must be at least 0 voxels and finite, got {epsilon0}.")
     if not 0 <= epsilon1 < 1:
         raise ValueError(f"epsilon1 must be in [0, 1), got {epsilon1}.")
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must be in (0, 1), got {alpha}.")
-    sides = [image_size] if isinstance(image_size, int) else list(image_size)
-    if not sides or any(side < 1 for side in sides):
+    sides = [image_size] if isinstance(image_size, (int, np.integer)) else list(image_size)
+    if not sides or not all(1 <= side < math.inf for side in sides):
         raise ValueError(f"image_size must be sides of at least 1 voxel, got {image_size}.")
     longest = float(sum(sides))
     reach = longest if epsilon1 else min(epsilon0, longest)
-    left = epsilon - 2 * epsilon1 * longest
+    left = float(epsilon) - 2 * epsilon1 * longest
     if left <= 0:
         raise ValueError(
             f"epsilon must be over 2 * epsilon1 * {longest:g} = {2 * epsilon1 * longest:g} voxels, got {epsilon}: the "
             "badly predicted images alone can be off by more, however many cases there are."
         )
-    variance = epsilon0**2 + 4 * epsilon1 * longest**2
-    return math.ceil(math.log(2 / alpha) * (2 * variance + 4 / 3 * reach * left) / left**2)
+    variance = float(epsilon0) * float(epsilon0) + 4 * epsilon1 * longest * longest
+    number = math.log(2 / alpha) * (2 * variance + 4 / 3 * reach * left) / left / left
+    if not number < math.inf:
+        raise ValueError(f"epsilon must be larger, got {epsilon}: no number of cases that can be counted suffices.")
+    return math.ceil(number)

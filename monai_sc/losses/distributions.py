@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import torch
-from monai.utils import convert_to_tensor
+from monai.utils import LossReduction, convert_to_tensor
 from torch.nn.functional import log_softmax, logsigmoid
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
+
+
+def check_reduction(reduction: LossReduction | str) -> str:
+    """Return a reduction as PyTorch's losses take it.
+
+    Raises:
+        ValueError: when there is no such one.
+    """
+    return LossReduction(check_choice(reduction, [one.value for one in LossReduction], "reduction")).value
 
 
 def reduced(loss: torch.Tensor, reduction: str) -> torch.Tensor:

@@ -9,7 +9,7 @@ from monai.utils import LossReduction, convert_to_tensor
 from torch.nn.modules.loss import _Loss
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
-from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
+from monai_sc.losses.distributions import check_reduction, label_distributions, log_distributions, reduced
 
 LEAST = 1e-4  # probability in a target, and argument of the logarithm
 
@@ -68,7 +68,7 @@ class EarlyLearningRegularizationLoss(_Loss):
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
         reduction: LossReduction | str = "mean",
     ) -> None:
-        super().__init__(reduction=LossReduction(reduction).value)
+        super().__init__(reduction=check_reduction(reduction))
         if not coefficient >= 0:
             raise ValueError(f"coefficient must be at least 0, got {coefficient}.")
         if not 0 <= momentum < 1:

@@ -9,7 +9,7 @@ from monai.utils import LossReduction, convert_to_tensor
 from torch.nn.modules.loss import _Loss
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
-from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
+from monai_sc.losses.distributions import check_reduction, label_distributions, log_distributions, reduced
 
 
 class GeneralizedCrossEntropyLoss(_Loss):
@@ -52,7 +52,7 @@ class GeneralizedCrossEntropyLoss(_Loss):
         threshold: float | None = None,
         reduction: LossReduction | str = "mean",
     ) -> None:
-        super().__init__(reduction=LossReduction(reduction).value)
+        super().__init__(reduction=check_reduction(reduction))
         self.output = check_choice(output, OUTPUTS, "output")
         if not 0 <= q <= 1:
             raise ValueError(f"q must be in [0, 1], got {q}.")

@@ -7,7 +7,7 @@ from monai.utils import LossReduction
 from torch.nn.modules.loss import _Loss
 
 from monai_sc.functional.checks import OUTPUTS, check_choice
-from monai_sc.losses.distributions import label_distributions, log_distributions, reduced
+from monai_sc.losses.distributions import check_reduction, label_distributions, log_distributions, reduced
 
 
 class SymmetricCrossEntropyLoss(_Loss):
@@ -49,7 +49,7 @@ class SymmetricCrossEntropyLoss(_Loss):
         label_clip: float = 1e-4,
         reduction: LossReduction | str = "mean",
     ) -> None:
-        super().__init__(reduction=LossReduction(reduction).value)
+        super().__init__(reduction=check_reduction(reduction))
         self.output = check_choice(output, OUTPUTS, "output")
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not value >= 0:

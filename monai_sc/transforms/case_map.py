@@ -38,7 +38,8 @@ class LoadCaseMapd(Transform, RandomizableTrait):
             augmentation has padded.
 
     Raises:
-        ValueError: when ``channels`` is under 1; at the call, when a map has another number of channels or axes.
+        ValueError: when ``channels`` is under 1; at the call, when the label has not 2 or 3 spatial axes, or a map has
+            another number of channels or axes.
         KeyError: at the call, when the id or the label is missing.
         TypeError: at the call, when the label has no affine.
 
@@ -75,8 +76,10 @@ class LoadCaseMapd(Transform, RandomizableTrait):
                 f"{self.like!r} must be a MetaTensor, whose affine tells how it was moved, got {type(like).__name__}; "
                 "load it with LoadImaged or LoadLabeld, and keep track_meta=True."
             )
+        if like.ndim not in (3, 4):
+            raise ValueError(f"{self.like!r} must have 2 or 3 spatial axes, got the shape {tuple(like.shape)}.")
         found = self.memory.read(d["id"])
-        if found is None:
+        if found is None or not like.numel():
             moved = torch.full((self.channels, *like.shape[1:]), self.default, device=like.device)
         elif found.ndim != like.ndim or len(found) != self.channels:
             raise ValueError(

@@ -6,13 +6,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from monai.config import KeysCollection, NdarrayOrTensor
-from monai.data import get_track_meta
 from monai.transforms import MapTransform, Transform
-from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
+from monai.utils import TransformBackends, convert_to_dst_type
 
 from monai_sc.functional import correct_boundary
 from monai_sc.functional.checks import check_choice
 from monai_sc.functional.correction import REPRESENTATIONS, check_correction
+from monai_sc.transforms.tensors import as_tensor
 
 
 class SpatialCorrection(Transform):
@@ -65,7 +65,7 @@ class SpatialCorrection(Transform):
         self.as_label = as_label
 
     def __call__(self, logits: NdarrayOrTensor) -> NdarrayOrTensor:
-        logits = convert_to_tensor(logits, track_meta=get_track_meta())
+        logits = as_tensor(logits)
         scores = correct_boundary(
             logits,
             self.bias,

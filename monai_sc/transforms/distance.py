@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 from monai.config import KeysCollection, NdarrayOrTensor
-from monai.data import MetaTensor, get_track_meta
+from monai.data import MetaTensor
 from monai.transforms import MapTransform, Transform
-from monai.utils import TransformBackends, convert_to_tensor
+from monai.utils import TransformBackends
 
 from monai_sc.functional import signed_distance
 from monai_sc.functional.checks import check_choice
 from monai_sc.functional.distance import METRICS, ORIGINS
+from monai_sc.transforms.tensors import as_tensor
 
 
 def spacing_of(x: NdarrayOrTensor) -> tuple[float, ...] | None:
@@ -82,8 +83,7 @@ class SignedDistance(Transform):
 
     def __call__(self, label: NdarrayOrTensor) -> NdarrayOrTensor:
         spacing = spacing_in_mm(label) if self.unit == "mm" else None
-        label = convert_to_tensor(label, track_meta=get_track_meta())
-        return signed_distance(label, metric=self.metric, spacing=spacing, origin=self.origin)
+        return signed_distance(as_tensor(label), metric=self.metric, spacing=spacing, origin=self.origin)
 
 
 class SignedDistanced(MapTransform):

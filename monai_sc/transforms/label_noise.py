@@ -7,14 +7,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 from monai.config import KeysCollection, NdarrayOrTensor
-from monai.data import get_track_meta
 from monai.transforms import MapTransform, Randomizable, RandomizableTransform
-from monai.utils import TransformBackends, convert_to_tensor
+from monai.utils import TransformBackends
 
 from monai_sc.functional.checks import Range, check_choice, ranges_per_channel
 from monai_sc.functional.label_map import OVERLAPS, check_classes, merge_masks, split_label_map
 from monai_sc.functional.noise import acquisition_axis
 from monai_sc.transforms.distance import spacing_in_mm, spacing_of
+from monai_sc.transforms.tensors import as_tensor
 
 
 class LabelNoiseOptions(TypedDict, total=False):
@@ -76,7 +76,7 @@ class RandLabelNoise(RandomizableTransform):
         if randomize:
             self.randomize()
         if not self._do_transform:
-            return _as_tensor(label)
+            return as_tensor(label)
         return self.make_noisy(label, self.seed)
 
     def make_noisy(self, label: NdarrayOrTensor, seed: int) -> NdarrayOrTensor:
@@ -85,7 +85,7 @@ class RandLabelNoise(RandomizableTransform):
         if isinstance(label, np.ndarray) and label.dtype == np.uint64 and label.size and label.max() >= 2**63:
             raise ValueError("label must not hold values over 2**63 - 1, which tensors cannot.")
         given = label  # whose affine is lost where MONAI does not track metadata
-        label = _as_tensor(label)
+        label = as_tensor(label)
         if label.ndim < 2:
             raise ValueError(f"label must have the shape (channels, *spatial), got {tuple(label.shape)}.")
         if self.classes is None:
@@ -124,13 +124,6 @@ class RandLabelNoised(Randomizable, MapTransform):
         for key in self.key_iterator(d):
             d[key] = self.noise(d[key], randomize=False)
         return d
-
-
-def _as_tensor(label: NdarrayOrTensor) -> NdarrayOrTensor:
-    if isinstance(label, np.ndarray):  # which may be read-only, flipped or big-endian, as tensors cannot
-        label = np.array(label, dtype=label.dtype.newbyteorder("="))
-    tensor: NdarrayOrTensor = convert_to_tensor(label, track_meta=get_track_meta())
-    return tensor
 
 
 def slice_axis_of(label: NdarrayOrTensor) -> int:

@@ -946,6 +946,9 @@ def test_option_out_of_range_is_refused(names, options, message):
         pytest.param({}, *(a * 2 for a in ONE), {"spacing": [(1, 1)]}, r"spacing", id="fewer-spacings-than-cases"),
         pytest.param({}, *(a * 2 for a in ONE), {"ignore": [None]}, r"ignore", id="fewer-ignore-masks-than-cases"),
         pytest.param({}, *ONE, {"ignore": iter([None])}, r"ignore", id="ignore-iterator"),
+        pytest.param(
+            {}, *ONE, {"ignore": [np.ones((1, 2, 3))]}, r"^ignore must have the shape of the label", id="ignore-shape"
+        ),
     ],
 )
 def test_clean_cases_that_do_not_fit_are_refused(options, predictions, labels, fit_options, message):

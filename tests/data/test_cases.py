@@ -38,6 +38,7 @@ def test_sound_list_passes(case, tmp_path):
         ({"label": []}, TypeError, r"'label' of case 'a' must be a file or a list of files, got \[\]\."),
         ({"image": None}, TypeError, r"'image' of case 'a' must be a file or a list of files, got None\."),
         ({"label": ["a", "b\0c"]}, TypeError, r"'label' of case 'a' must be a file or a list of files, got \['a', 'b"),
+        ({"foreground": [1]}, TypeError, r"'foreground' of case 'a' must be a number, got \[1\]\."),
     ],
     ids=[
         "path-trick",
@@ -53,6 +54,7 @@ def test_sound_list_passes(case, tmp_path):
         "no-file",
         "none",
         "nul",
+        "foreground",
     ],
 )
 def test_unsound_case_is_refused(case, change, error, message):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import resource
 from pathlib import Path
 
@@ -310,7 +311,10 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"round": "one"}'], ids=["empty", "torn", "list", "text"])
+DAMAGED = {"empty": "", "torn": "{", "list": "[1]", "text": '{"round": "one"}', "gone": '{"round": 7}'}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_record_is_named(tmp_path, content):
     store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
     write_round(store, 1, shrunk)
@@ -321,12 +325,32 @@ def test_damaged_record_is_named(tmp_path, content):
     assert store.current == 1
 
 
-@pytest.mark.parametrize("content", ["", "{"], ids=["empty", "torn"])
-def test_damaged_manifest_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: "{",
+        lambda text: "[1]\n",
+        lambda text: text.replace('"case"', '"name"', 1),
+        lambda text: re.sub(r'"voxels_changed": \[.*?\]', '"voxels_changed": [1]', text, count=1),
+        lambda text: re.sub(r'"size": \d+', '"size": null', text, count=1),
+    ],
+    ids=["empty", "torn", "list", "no-case", "fewer-classes", "no-size"],
+)
+def test_damaged_manifest_is_named(tmp_path, damage):
     store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
     write_round(store, 1, shrunk)
-    (store.root / "round-001" / "manifest.jsonl").write_text(content)
+    file = store.root / "round-001" / "manifest.jsonl"
+    file.write_text(damage(file.read_text()))
     with pytest.raises(ValueError, match=r"manifest\.jsonl is damaged; put it back from a copy"):
+        LabelStore(store.root, store.cases, values=VALUES)
+
+
+def test_record_without_its_classes_is_named(tmp_path):
+    store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
+    write_round(store, 1, shrunk)
+    (store.root / "round-001" / "round.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"round\.json is damaged; put it back from a copy"):
         LabelStore(store.root, store.cases, values=VALUES)
 
 

@@ -167,6 +167,9 @@ class TestTranslate:
         assert np.array_equal(moved[0], translate_label(label[:1], (1, 0))[0])
         assert np.array_equal(moved[1], translate_label(label[1:], (0, -4))[0])
 
+    def test_nothing_is_left_of_what_is_moved_out_of_the_image_however_far(self):
+        assert not translate_label(blobs(0), (0, 1e300)).any()
+
     @pytest.mark.parametrize("shift", [(1,), (1, 2, 3), [(1, 2)] * 3, (1, math.nan), (1, math.inf)])
     def test_refused(self, shift):
         with pytest.raises(ValueError, match="shift must be 2 numbers, one per spatial axis, or that for each of 2"):

@@ -372,6 +372,8 @@ def test_groups_that_differ_by_chance_only_get_the_common_bias():
 def test_groups_must_name_every_case():
     with pytest.raises(ValueError, match=r"^groups must have one name per case \(3\), got 2\.$"):
         grouped_bias(np.ones((3, 1)), ["a", "b"])
+    with pytest.raises(ValueError, match=r"^groups must be names, got nan; give the cases without one a name"):
+        grouped_bias(np.ones((3, 1)), ["a", "b", float("nan")])
 
 
 def test_equal_cases_have_an_interval_of_no_width():

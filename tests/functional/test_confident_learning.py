@@ -248,6 +248,13 @@ def test_saturated_probabilities_stay_apart():
     assert np.flatnonzero(learning.flagged(p, label)[0]).tolist() == [57, 58, 59]
 
 
+def test_half_precision_is_enough_for_probabilities_of_0_and_1():
+    p = np.array([[[1, 1, 0, 1], [0, 0, 1, 0]]], dtype=np.float16)
+    label = np.array([[0, 0, 0, 1]])
+    learning = learn([(p, label)])
+    assert learning.flagged(p, label).tolist() == learn([(p.astype(np.float64), label)]).flagged(p, label).tolist()
+
+
 def test_noise_rate_and_wrong_labels_are_found():
     p, label = voxels(5, 20000, 3, noise=0.0)
     p = p**4 / (p**4).sum(axis=1, keepdims=True)  # a network that is mostly right, and sure

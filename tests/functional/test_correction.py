@@ -529,3 +529,8 @@ def test_what_one_class_gives_up_is_of_the_other_unless_that_draws_back_too(shif
 def test_scores_of_another_shape_than_the_logits_are_refused():
     with pytest.raises(ValueError, match=r"^scores and logits must have the same shape, got \(2, 3\) and \(2, 4\)\.$"):
         exclusive_label(np.zeros((2, 3)), np.zeros((2, 4)))
+
+
+def test_scores_in_half_precision_stay_finite():
+    logits = np.array([[-1, -1, 1, 1]], dtype=np.float16)
+    assert correct_boundary(logits, 1e9).tolist() == [[65504.0] * 4]

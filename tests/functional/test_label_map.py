@@ -121,8 +121,9 @@ def test_another_background(label_map):
 
 
 REFUSED = [
-    pytest.param(row("012"), [1, 1], {}, r"classes must be the values of one or more classes, each once", id="twice"),
+    pytest.param(row("012"), [1, 1], {}, r"classes must be the values of .*, each once", id="twice"),
     pytest.param(row("012"), [], {}, r"classes must be the values of one or more classes", id="no-class"),
+    pytest.param(row("012"), [2**53], {}, r"whole numbers under 2\*\*53, each once, got", id="too-large-a-class"),
     pytest.param(row("012"), [1.5], {}, r"classes must be the values of one or more classes", id="half-a-class"),
     pytest.param(row("012"), [np.nan], {}, r"classes must be the values of one or more classes", id="nan-class"),
     pytest.param(row("012"), [0, 1], {}, r"classes must not hold the value of the background, 0", id="background"),

@@ -47,6 +47,8 @@ def test_clean_cases_without_foreground_are_refused(pairs):
 def test_masks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"prediction and label must have the same shape, got \(1, 4\) and \(2, 4\)"):
         estimate_noise_rate([(np.array([HALF]), np.array([HALF, HALF]))])
+    with pytest.raises(ValueError, match=r"^All masks must have the same channels, got 1 and 2\.$"):
+        estimate_noise_rate([(np.array([HALF] * n), np.array([HALF] * n)) for n in (1, 2)])
     with pytest.raises(ValueError, match=r"prediction must be binary.*got 0\.5"):
         estimate_noise_rate([(np.array([[0.5, 1]]), np.array([[0, 1]]))])
     with pytest.raises(ValueError, match=r"label must be binary.*got 2"):

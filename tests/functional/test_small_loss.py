@@ -66,3 +66,20 @@ def test_other_shape_is_refused():
         ValueError, match=r"loss and candidates must have the same shape, got \(1, 1, 2\) and \(1, 1, 3\)"
     ):
         select_small_loss(torch.zeros(1, 1, 2), torch.ones(1, 1, 3) > 0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "candidates", "error", "message"),
+    [
+        pytest.param(
+            torch.zeros(2, 3), torch.ones(2, 3) > 0, ValueError, r"shape \(batch, groups, .*\(2, 3\)", id="axis"
+        ),
+        pytest.param(
+            torch.ones(1, 1, 2).int(), torch.ones(1, 1, 2) > 0, TypeError, r"got torch\.int32 and", id="whole"
+        ),
+        pytest.param(torch.ones(1, 1, 2), torch.ones(1, 1, 2), TypeError, r"and torch\.float32\.$", id="no-booleans"),
+    ],
+)
+def test_what_is_no_loss_of_voxels_is_refused(loss, candidates, error, message):
+    with pytest.raises(error, match=message):
+        select_small_loss(loss, candidates, 0.5)

@@ -37,8 +37,11 @@ def test_more_is_needed_for_a_smaller_error_a_wider_law_more_failures_and_more_c
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param((0, 1, 0, 10, 0.05), r"^epsilon must be over 0 voxels, got 0\.$", id="epsilon"),
-        pytest.param((1, -1, 0, 10, 0.05), r"^epsilon0 must be at least 0 voxels, got -1\.$", id="epsilon0"),
+        pytest.param((0, 1, 0, 10, 0.05), r"^epsilon must be over 0 voxels and finite, got 0\.$", id="epsilon"),
+        pytest.param((1, -1, 0, 10, 0.05), r"^epsilon0 must be at least 0 voxels and .*, got -1\.$", id="epsilon0"),
+        pytest.param((1, math.inf, 0, 10, 0.05), r"^epsilon0 must be at least 0 voxels and finite, got inf", id="inf"),
+        pytest.param((1, 1, 0, (math.nan,), 0.05), r"^image_size must be sides of at least 1 voxel, got", id="nan"),
+        pytest.param((1e-200, 1, 0, 9, 0.05), r"^epsilon must be larger, got 1e-200: no number of cases", id="tiny"),
         pytest.param((1, 1, 1, 10, 0.05), r"^epsilon1 must be in \[0, 1\), got 1\.$", id="epsilon1"),
         pytest.param((1, 1, 0, (0, 3), 0.05), r"^image_size must be sides of at least 1 voxel, got", id="size"),
         pytest.param((1, 1, 0, 10, 5), r"^alpha must be in \(0, 1\), got 5\.$", id="alpha"),

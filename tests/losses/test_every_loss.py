@@ -75,7 +75,7 @@ def test_deep_supervision_sums_the_levels(loss, output, soft):
     ("options", "message"),
     [
         ({"output": "relu"}, r"^output must be one of 'sigmoid', 'softmax', got 'relu'\.$"),
-        ({"reduction": "median"}, r"'median' is not a valid LossReduction"),
+        ({"reduction": "median"}, r"^reduction must be one of .*, got 'median'\.$"),
     ],
 )
 def test_options_that_all_have_are_checked(loss, options, message):

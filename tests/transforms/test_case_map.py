@@ -223,5 +223,7 @@ def test_label_that_lost_its_affine_is_refused():
 def test_other_number_of_channels_is_refused():
     with pytest.raises(ValueError, match=r"must have 1 channels and 2 spatial axes, got the shape \(2, 6, 5\)"):
         LoadCaseMapd("map", filled(scene((6, 5)), "bool"), channels=1)({"id": "a", "label": scene((6, 5))})
+    with pytest.raises(ValueError, match=r"^'label' must have 2 or 3 spatial axes, got the shape \(1, 5\)\.$"):
+        LoadCaseMapd("map", CaseMemory(), channels=1)({"id": "a", "label": MetaTensor(torch.zeros(1, 5))})
     with pytest.raises(ValueError, match="channels must be at least 1, got 0"):
         LoadCaseMapd("map", CaseMemory(), channels=0)

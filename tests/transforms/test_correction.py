@@ -136,3 +136,14 @@ def test_boundary_moves_no_farther_than_the_cap():
         np.testing.assert_array_equal(uncorrected, logits >= 0)
     capped = SpatialCorrectiond("pred", -5.0, max_shift=2.0, spacing=(2.0, 1.0))({"pred": logits})["pred"]
     np.testing.assert_array_equal(capped, SpatialCorrection(-2.0, spacing=(2.0, 1.0))(logits))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x.astype(">f4"), lambda x: x[:, ::-1], lambda x: np.broadcast_to(x, x.shape)],
+    ids=["big-endian", "negative-stride", "read-only"],
+)
+def test_arrays_that_cannot_be_tensors_as_they_are_are_corrected(label, change):
+    given = change(logits_of(label))
+    corrected = SpatialCorrection(-1.0, as_label=False)(given)
+    assert np.array_equal(corrected, correct_boundary(np.array(given, given.dtype.newbyteorder("=")), -1.0))

@@ -132,3 +132,13 @@ def test_mm_of_a_label_without_an_affine_are_refused(convert):
 def test_label_that_is_not_binary_is_refused():
     with pytest.raises(ValueError, match=r"^label must be binary, only 0 and 1 in every channel, got 3;"):
         SignedDistance()(LINE * 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x.astype(">i2"), lambda x: x[:, ::-1], lambda x: np.broadcast_to(x, x.shape)],
+    ids=["big-endian", "negative-stride", "read-only"],
+)
+def test_arrays_that_cannot_be_tensors_as_they_are_have_a_distance(label, change):
+    given = change(label)
+    assert np.array_equal(SignedDistance()(given), signed_distance(np.array(given)), equal_nan=True)
