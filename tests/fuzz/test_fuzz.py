@@ -1,6 +1,6 @@
 """Whatever comes in, out comes a right result or one sentence that says what is wrong, and the input is as it was.
 
-``make fuzz`` tries many more inputs than the tests do, and counts.
+``make fuzz`` tries many more inputs than the tests do, large ones among them, and counts.
 """
 
 from __future__ import annotations
@@ -15,51 +15,92 @@ import numpy as np
 import pytest
 
 import monai_sc
+from monai_sc import functional, losses, transforms
 
-from .inputs import fingerprint
-from .targets import TARGETS
+from .command_targets import ToldError
+from .inputs import LARGE, Draw, fingerprint
+from .targets import NO_TARGETS, SLOW, TARGETS, WITH_LARGE
 
-NUMBER = int(os.environ.get("MONAI_SC_FUZZ", "60"))
-SLOW = {"LabelStore": 4, "audit": 4}  # that many times fewer
+IS_LONG = "MONAI_SC_FUZZ" in os.environ
+NUMBER = int(os.environ.get("MONAI_SC_FUZZ", "20"))
 PACKAGE = str(Path(monai_sc.__file__).parent)
-ALLOWED = (ValueError, TypeError)
+REFUSALS = (ValueError, TypeError, KeyError, FileNotFoundError)
+MISSING_KEY = "was missing in the data and allow_missing_keys==False."  # as MONAI's key_iterator says it
 
 
-def outcome(name: str, seed: int) -> str:
+def outcome(name: str, seed: int, size: tuple[int, ...] | None = None) -> str:
     """Return ``"right"`` or ``"refused"``; raise an ``AssertionError`` for anything else."""
-    rng = np.random.default_rng([seed, *name.encode()])
-    given, call, is_right = TARGETS[name](rng)
-    before = [fingerprint(values) for values in given]
+    call = TARGETS[name](Draw(np.random.default_rng([seed, *name.encode()]), size))
+    before = fingerprint(call.given)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", ".*NvImgCodec", UserWarning)  # of MONAI, as in pyproject.toml
         try:
-            result = call()
-        except ALLOWED as error:
+            result = call.run()
+        except REFUSALS as error:
             result = error
-    assert [fingerprint(values) for values in given] == before, "an input was changed"
-    if isinstance(result, ALLOWED):
-        told, source = str(result), traceback.extract_tb(result.__traceback__)[-1].filename
-        assert source.startswith(PACKAGE) or name == "audit", f"{type(result).__name__} from {source}: {told}"
-        assert told.endswith("."), told
+    assert fingerprint(call.given) == before, "an input was changed"
+    if isinstance(result, REFUSALS):
+        told = str(result.args[0]) if isinstance(result, KeyError) else str(result)
+        source = traceback.extract_tb(result.__traceback__)[-1].filename
+        known = source.startswith(PACKAGE) or isinstance(result, ToldError) or MISSING_KEY in told
+        assert known, f"{type(result).__name__} from {source}: {told}"
+        assert told.endswith("."), f"{type(result).__name__}: {told}"
         assert "\n" not in told, told
         return "refused"
-    assert is_right(result), f"the result is wrong: {result!r:.300}"
+    assert call.is_right(result), f"the result is wrong: {result!r:.300}"
     return "right"
 
 
+def inputs_of(name: str) -> list[tuple[int, tuple[int, ...] | None]]:
+    """Return seeds and sizes."""
+    number = NUMBER // SLOW.get(name, 1)
+    large = LARGE if IS_LONG and name in WITH_LARGE else ()
+    return [*((number + k, size) for k, size in enumerate(large)), *((seed, None) for seed in range(number))]
+
+
+@pytest.fixture(scope="module")
+def totals(request):
+    """Return the counts of all targets, which are printed in the end."""
+    counts: Counter[str] = Counter()
+    yield counts
+    if IS_LONG:
+        with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            print(f"\nIn all {counts.total()} inputs: {told(counts)}")
+
+
+def told(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[key]} {key}" for key in ("right", "refused", "failed"))
+
+
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", TARGETS)
-def test_every_input_gives_a_right_result_or_one_sentence(name, capsys):
+@pytest.mark.parametrize("name", [name for name in TARGETS if inputs_of(name)])
+def test_every_input_gives_a_right_result_or_one_sentence(name, totals, capsys):
     counts: Counter[str] = Counter()
     failures = []
-    for seed in range(max(NUMBER // SLOW.get(name, 1), 1)):
+    for seed, size in inputs_of(name):
         try:
-            counts[outcome(name, seed)] += 1
+            counts[outcome(name, seed, size)] += 1
         except Exception as error:
             counts["failed"] += 1
-            failures.append(f"{name}, seed {seed}: {str(error).partition(chr(10))[0][:250] or repr(error)}")
-    if "MONAI_SC_FUZZ" in os.environ:
+            text = str(error).partition("\n")[0][:250] or repr(error)
+            failures.append(f"{name}, seed {seed}, size {size}: {type(error).__name__}: {text}")
+    if IS_LONG:
         with capsys.disabled():
-            print(f"\n{name}: {counts.total()} inputs, {counts['right']} right, {counts['refused']} refused", end=" ")
+            print(f"\n{name}: {counts.total()} inputs, {told(counts)}", end=" ")
+    totals.update(counts)
     assert not failures, "\n".join(failures[:20])
+
+
+@pytest.mark.parametrize("module", [functional, losses, transforms], ids=lambda module: module.__name__)
+def test_everything_public_has_a_target_or_a_reason(module):
+    objects = {name: getattr(module, name) for name in module.__all__}
+    names = {getattr(one, "__name__", name) for name, one in objects.items()}  # aliases are one object
+    assert not names - TARGETS.keys() - NO_TARGETS.keys()
+
+
+def test_no_reason_is_left_over():
+    public = {name for module in (functional, losses, transforms) for name in module.__all__}
+    assert NO_TARGETS.keys() <= public
+    assert not NO_TARGETS.keys() & TARGETS.keys()
+    assert TARGETS.keys() >= {*SLOW, *WITH_LARGE}
