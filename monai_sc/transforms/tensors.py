@@ -7,8 +7,6 @@ from monai.config import NdarrayOrTensor
 from monai.data import get_track_meta
 from monai.utils import convert_to_tensor
 
-__all__ = ["as_tensor"]
-
 
 def as_tensor(array: NdarrayOrTensor) -> NdarrayOrTensor:
     """Return an array as a tensor, as MONAI's transforms do, whatever its layout in memory."""
