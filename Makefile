@@ -72,7 +72,7 @@ test: $(VENV)/installed
 	$(PYTEST) -m "not realdata"
 
 test-real: $(VENV)/installed
-	$(PYTEST) -m realdata tests
+	$(PYTEST) -m realdata tests/real
 
 types: $(VENV)/installed
 	$(BIN)/mypy

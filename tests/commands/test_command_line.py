@@ -1,6 +1,7 @@
 """Every command as a user calls it: a process of its own, whose outputs and exit status are looked at.
 
-Those that import most do their work in a new Python; the others, and those that read files and then refuse, are forked.
+One does its work in a new Python; the others, and those that read files and then refuse, are forked. That they import
+what they need is told by ``tests/test_package.py``.
 """
 
 import argparse
@@ -100,6 +101,10 @@ def call(folder, *arguments, code=None):
     )
 
 
+def forked(folder, *arguments):
+    return run_forked(["-m", "monai_sc", *arguments], cwd=folder)
+
+
 @pytest.mark.parametrize("command", WRONG)
 def test_help_has_an_example(tmp_path, command):
     done = call(tmp_path, command, "--help")
@@ -125,8 +130,8 @@ def test_standard_output_is_json_alone(workplace, command):
     if command == "prepare":
         STAND_INS["jsrt"](workplace / "raw", num_cases={"train": 1, "clean": 1, "test": 1})
     words = [command, *arguments, "--json"]
-    new = command in ("correct", "ablate", "report")  # between them they import what the others do
-    done = call(workplace, *words) if new else run_forked(["-m", "monai_sc", *words], cwd=workplace)
+    start = call if command == "correct" else forked
+    done = start(workplace, *words)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert {key: told[key] for key in expected} == expected
@@ -146,7 +151,7 @@ def test_wrong_use_is_one_sentence(tmp_path, request, command, arguments, messag
     folder = request.getfixturevalue("workplace") if reads else tmp_path
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     arguments = command, *arguments
-    done = run_forked(["-m", "monai_sc", *arguments], cwd=folder) if reads else call(folder, *arguments)
+    done = (forked if reads else call)(folder, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: {message}")
     assert done.stderr.endswith(".\n")
