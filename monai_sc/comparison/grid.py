@@ -59,7 +59,8 @@ class ComparedBundle:
         """
         unknown = [noise for noise in noises if noise not in self.noises]
         if unknown:
-            raise ValueError(f"noise must be among {', '.join(self.noises)}, got {', '.join(unknown)}.")
+            known, strange = (", ".join(map(repr, names)) for names in (self.noises, unknown))
+            raise ValueError(f"noise must be among {known}, got {strange}.")
 
     def check_overrides(
         self, overrides: Mapping[str, Any], configs: Sequence[Path], quick: bool, *, with_clean: bool

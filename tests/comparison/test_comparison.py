@@ -151,7 +151,7 @@ def test_other_settings_are_refused(run, started, changes, told):
     ("methods_", "options", "told"),
     [
         pytest.param(["guess"], {}, r"method must be one of noisy, .*, or the path of .* \.json, got 'guess'", id="m"),
-        pytest.param(["sc"], {"noises": ["grew"]}, "noise must be among none, grow, shrink, got grew", id="noise"),
+        pytest.param(["sc"], {"noises": ["grew"]}, "noise must be among 'none', .*'shrink', got 'grew'", id="noise"),
         pytest.param(["sc"], {"protocol": "p"}, "protocol must be one of 'paper', 'plain', got 'p'", id="protocol"),
         pytest.param(["sc"], {"overrides": {"rates": 1}}, "an id of the configs, got 'rates', which none", id="id"),
         pytest.param(["sc"], {"overrides": {"seed": 1}}, "'seed', which has an option of its own: --seeds", id="seed"),

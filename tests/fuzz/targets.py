@@ -17,14 +17,14 @@ TARGETS: dict[str, Callable[[Draw], Call]] = {
 }
 
 SLOW = {  # that many times fewer
-    "LabelStore": 2,
-    "LabelStore, damaged": 2,
+    "LabelStore": 3,
+    "LabelStore, damaged": 3,
     "SpatialCorrector": 2,
     "audit": 4,
     "calibrate_num_steps": 4,
     "correct": 6,
     "fit_markov_noise": 150,
-    "restore": 4,
+    "restore": 6,
     "simulate": 4,
     "usable_cases": 2,
 }

@@ -22,7 +22,7 @@ from .inputs import LARGE, Draw, fingerprint
 from .targets import NO_TARGETS, SLOW, TARGETS, WITH_LARGE
 
 IS_LONG = "MONAI_SC_FUZZ" in os.environ
-NUMBER = int(os.environ.get("MONAI_SC_FUZZ", "20"))
+NUMBER = int(os.environ.get("MONAI_SC_FUZZ", "6"))
 PACKAGE = str(Path(monai_sc.__file__).parent)
 REFUSALS = (ValueError, TypeError, KeyError, FileNotFoundError)
 MISSING_KEY = "was missing in the data and allow_missing_keys==False."  # as MONAI's key_iterator says it

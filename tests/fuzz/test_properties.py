@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "hypothesis"))
-
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.extra import numpy as npst
+from hypothesis.internal.conjecture import providers
 
 from monai_sc.__main__ import main
 from monai_sc.comparison.grid import ComparedBundle, find_method
@@ -43,11 +42,17 @@ from monai_sc.transforms import SignedDistanced
 from tests.functional.test_distance import slow_euclidean, slow_taxicab
 from tests.functional.test_noise import slow_markov_noise
 
+STORAGE = tempfile.TemporaryDirectory(prefix="hypothesis-")  # where it keeps tables of its own; goes with the process
+set_hypothesis_home_dir(STORAGE.name)
+# Else it draws constants of all modules that were imported before, which depends on the tests that have run.
+if hasattr(providers, "_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
+
 REFUSALS = (ValueError, TypeError, KeyError, FileNotFoundError)
 
 settings.register_profile(
     "monai_sc",
-    max_examples=int(os.environ.get("MONAI_SC_FUZZ", "25")),
+    max_examples=int(os.environ.get("MONAI_SC_FUZZ", "10")),
     derandomize=True,
     deadline=None,
     database=None,
@@ -55,7 +60,7 @@ settings.register_profile(
 )
 settings.load_profile("monai_sc")
 
-SHAPES = npst.array_shapes(min_dims=1, max_dims=3, max_side=4)
+SHAPES = npst.array_shapes(min_dims=1, max_dims=3, max_side=3)
 MASKS = npst.arrays(bool, SHAPES)
 TEXTS = st.text(st.characters(), max_size=8)  # lone surrogates among them, which file names may have
 NUMBERS = st.one_of(st.integers(-2, 5), st.floats(), st.integers(-(2**70), 2**70))
