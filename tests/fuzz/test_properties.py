@@ -145,6 +145,7 @@ def test_case_list_is_taken_or_refused_in_one_sentence(cases):
 
 
 @given(st.dictionaries(st.sampled_from(["train", "clean", "test", "more"]), JSON), JSON, JSON, st.sampled_from(SPLITS))
+@example({"test": [], "more": None}, ["a"], 1, "test")
 def test_file_of_a_prepared_data_set_is_read_or_refused_in_one_sentence(splits, classes, foreground, split):
     row = {"id": "a", "image": "a.png", "label": ["b.png"]}
     content = {"cases": {"train": [row], "clean": [row], "test": [row], **splits}}

@@ -78,8 +78,10 @@ def read_prepared(root: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         is_sound = content["foreground"] > 0 and isinstance(content["classes"], list)
+        is_sound = is_sound and all(isinstance(name, str) for name in content["classes"])
+        is_sound = is_sound and all(isinstance(rows, list) for rows in content["cases"].values())
         is_sound = is_sound and all(map(_is_row, (r for s in SPLITS for r in content["cases"][s])))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         is_sound = False
     if not is_sound:
         raise ValueError(f"{file} is damaged; delete its folder, and prepare the data set again.")
