@@ -361,7 +361,11 @@ def test_without_a_draw_it_is_that_of_seed_0():
     assert np.array_equal(noise(label_map(), randomize=False), noise.make_noisy(label_map(), 0))
 
 
-@pytest.mark.parametrize("convert", [lambda a: a.astype(">i2"), lambda a: a[:, ::-1], np.asfortranarray], ids=str)
+@pytest.mark.parametrize(
+    "convert",
+    [lambda a: a.astype(">i2"), lambda a: a[:, ::-1], np.asfortranarray],
+    ids=["big-endian", "negative-stride", "fortran"],
+)
 @pytest.mark.parametrize("prob", [0.0, 1.0])
 def test_arrays_that_tensors_cannot_be_are_copied(convert, prob):
     values = convert(label_map())
