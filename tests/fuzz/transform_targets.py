@@ -232,7 +232,11 @@ def plain(name: str):
     return lambda draw, output, reduction: getattr(losses, name)(output=output, reduction=reduction)
 
 
-TARGETS = {
+WITH_MEMORY = {
+    "EarlyLearningRegularizationLoss": loss_of(early_learning, with_memory=True),
+    "CaseMapLoss": loss_of(with_map, with_memory=True),
+}
+TARGETS = {  # new noises and losses come by themselves
     **{noise.__name__: noise_of(noise.__name__, own) for noise, own in NOISES.items()},
     **{f"{noise.__name__}d": noise_of(noise.__name__, own, dictionary=True) for noise, own in NOISES.items()},
     "MarkovLabelNoise": noise_of_case(dictionary=False),
@@ -242,8 +246,6 @@ TARGETS = {
     "SpatialCorrection": correction(dictionary=False),
     "SpatialCorrectiond": correction(dictionary=True),
     "LoadCaseMapd": case_map,
-    "GeneralizedCrossEntropyLoss": loss_of(plain("GeneralizedCrossEntropyLoss")),
-    "SymmetricCrossEntropyLoss": loss_of(plain("SymmetricCrossEntropyLoss")),
-    "EarlyLearningRegularizationLoss": loss_of(early_learning, with_memory=True),
-    "CaseMapLoss": loss_of(with_map, with_memory=True),
+    **{name: loss_of(plain(name)) for name in losses.__all__ if name not in WITH_MEMORY},
+    **WITH_MEMORY,
 }
