@@ -291,13 +291,27 @@ def test_shift_that_leaves_too_little_is_refused(build, caplog):
         np.testing.assert_array_equal(store.read(case["id"], 1)[1], depths_of(store, k)[1] + 1 >= 0)
 
 
-def test_trusted_voxels_of_each_class_stay(build, tmp_path):
-    relabelling, store = build()
+def trust_first_half(cases, file):
     trust = np.zeros((40, 40), dtype=np.uint8)
     trust[:20] = 1
-    nib.save(nib.Nifti1Image(trust, AFFINE), tmp_path / "trust.nii.gz")
-    for case in store.cases[:2]:
-        case["trusted"] = str(tmp_path / "trust.nii.gz")
+    nib.save(nib.Nifti1Image(trust, AFFINE), file)
+    for case in cases:
+        case["trusted"] = str(file)
+
+
+def test_class_that_stays_does_so_where_nothing_is_trusted_too(build, tmp_path):
+    relabelling, store = build()
+    trust_first_half(store.cases, tmp_path / "trust.nii.gz")
+    relabelling.write_round(record_of(relabelling))  # the bias of the other class is not known
+    for case in store.cases:
+        given, corrected = (store.read(case["id"], number) for number in (0, 1))
+        np.testing.assert_array_equal(corrected[1], given[1])
+        assert (corrected[0, 20:] != given[0, 20:]).any()
+
+
+def test_trusted_voxels_of_each_class_stay(build, tmp_path):
+    relabelling, store = build()
+    trust_first_half(store.cases[:2], tmp_path / "trust.nii.gz")
     relabelling.write_round(record_of(relabelling, bias=(-3.0, -1.0)))
     for k, case in enumerate(store.cases):
         given, corrected = (store.read(case["id"], number) for number in (0, 1))
