@@ -6,6 +6,7 @@ import torch
 from monai.data import MetaTensor
 
 from monai_sc.correction.choice import ClassCorrection
+from monai_sc.handlers import correction_options
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 
 OBLIQUE = np.array([[0.0, 0, 4.0, 1], [2.0, 0, 0, 2], [0, 3.0, 0, 3], [0, 0, 0, 1]])  # voxels of 2, 3 and 4 mm
@@ -111,3 +112,11 @@ def test_group_of_a_case_is_text():
 def test_spacing_is_told_in_another_unit(voxel_mm, unit_mm, expected):
     assert in_unit((1.0, 3.0), voxel_mm, unit_mm) == expected
     assert in_unit((1.0, 3.0), 1.0, math.nan) == (1.0, 3.0)
+
+
+def test_inferer_and_progress_are_those_of_the_options(monkeypatch):
+    monkeypatch.setattr(correction_options, "predict", lambda *args, **options: (args, options))
+    for inferer, progress in ((None, True), ("sliding window", False)):
+        found = options_of(inferer=inferer, progress=progress).predict("engine", "loader", ["network"], "Round 1")
+        told = {"inferer": inferer, "description": "Round 1", "progress": progress}
+        assert found == (("engine", "loader", ["network"]), told)

@@ -1316,6 +1316,7 @@ def test_round_with_folds_needs_epochs_for_each_of_them(tmp_path, rounds):
     trainer.run()
     assert store.rounds == ([0, 1] if rounds == 3 else [0])
     assert len(handler.history) == rounds - 1
+    assert handler.state_dict()["trainings"] == {2: 1, 3: 4}[rounds]
     assert handler.history[-1]["stop_reason"].startswith("the last round of training is over")
 
 

@@ -203,6 +203,7 @@ def test_training_without_a_fold_begins_with_fresh_batches(build):
     trainer._dataloader_iter = old = iter(loader)
     run._restart(trainer, 0, 1)
     assert [case["id"] for case in loader.dataset.data] == ["a", "c"]
+    assert run._fold == 1
     assert trainer._dataloader_iter is not old
     write_round(run.store, 1)
     run._restart(trainer, 1, None)
