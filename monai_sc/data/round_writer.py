@@ -37,7 +37,7 @@ def write_round(
         try:
             if is_main():
                 shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir(parents=True)
+                partial.mkdir()
                 if not has_contents(store):
                     write_contents(store)
             gather()
