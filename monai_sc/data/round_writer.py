@@ -60,10 +60,10 @@ def write_round(
             elif isinstance(error, OSError) and not partial.exists():
                 gather()  # where the first process, which has failed and cleared up, says why
             if isinstance(error, OSError):
-                reason = str(error.strerror or error).rstrip(".")
-                end = "" if reason.endswith("?") else "."
+                reason = str(error.strerror or error)
+                reason += "" if reason.endswith((".", "?")) else "."
                 raise OSError(
-                    f"Round {number} could not be written to {store.root}: {reason}{end} Nothing of it was kept, and "
+                    f"Round {number} could not be written to {store.root}: {reason} Nothing of it was kept, and "
                     "the current labels are as they were; the same command goes on from there."
                 ) from error
             raise

@@ -28,9 +28,10 @@ def make_round(folders, number, *sources):
         file.write_text(f"label {number}")
         state = source.stat()
         noted = {"path": str(source), "sha256": sha256(source), "size": state.st_size, "mtime_ns": state.st_mtime_ns}
-        lines.append({"case": str(k), "files": [file.name], "sha256": [sha256(file)], "sources": [noted]})
+        line = {"case": str(k), "files": [file.name], "sha256": [sha256(file)], "sources": [noted]}
+        lines.append(line | {"voxels_changed": [0], "dice_to_previous": [1.0]})
     (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "round.json").write_text(json.dumps({"round": number}))
+    (folder / "round.json").write_text(json.dumps({"round": number, "classes": ["disc"]}))
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_rounds_are_those_that_are_whole(folders):
     (folders.root / "round-003").mkdir()  # without a record
     (folders.root / "round-004").write_text("a file")
     assert folders.rounds == [0, 7, 10, 1000]
-    assert folders.record(1000) == {"round": 1000}
+    assert folders.record(1000) == {"round": 1000, "classes": ["disc"]}
     for number in (1, 3):
         with pytest.raises(
             ValueError, match=rf"^number must be one of the rounds \[0, 7, 10, 1000\] in .*, got {number}"
@@ -89,11 +90,14 @@ def test_damaged_record_and_manifest_are_named(folders, sources, text):
     for name, read in (("round.json", folders.record), ("manifest.jsonl", folders.manifest)):
         if text == "[]" and name == "manifest.jsonl":
             continue
-        (folders.root / "round-001" / name).write_bytes(text.encode(errors="surrogateescape"))
+        file = folders.root / "round-001" / name
+        whole = file.read_bytes()
+        file.write_bytes(text.encode(errors="surrogateescape"))
         with pytest.raises(
             ValueError, match=rf"{name} is damaged; put it back from a copy, or choose another folder\.$"
         ):
             read(1)
+        file.write_bytes(whole)
 
 
 def test_manifest_has_one_line_per_case(folders, sources):
