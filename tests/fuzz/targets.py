@@ -48,7 +48,9 @@ NO_TARGETS = {
         ("NOISE_PRESETS", "NoisePreset", "noise_preset", "with_steps"), "settings, all of which are tested"
     ),
     **dict.fromkeys(("BoundaryBias", "Calibration", "MarkovFit"), "a result of a function that is a target"),
-    **dict.fromkeys(("MarkovParameters", "MarkovRates", "LabelNoiseOptions"), "the types of keyword arguments"),
+    **dict.fromkeys(
+        ("MarkovParameters", "MarkovRates", "LabelNoiseOptions", "MarkovNoiseOptions"), "the types of keyword arguments"
+    ),
     **dict.fromkeys(("RandLabelNoise", "RandLabelNoised"), "a base of noises that are targets"),
     "case_seed": "takes a number and a text, of which all are right",
 }

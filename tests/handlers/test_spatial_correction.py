@@ -1300,7 +1300,7 @@ def test_checkpoint_holds_all_that_a_run_goes_on_with(tmp_path):
         0,
     )
     told = state["options"]
-    assert (told["epochs_per_round"], told["checks_per_round"], told["folds"], told["gamma"]) == (12, 3, 2, 1.0)
+    assert (told["epochs_per_round"], told["checks_per_round"], told["folds"], told["gamma"]) == (6, 3, 2, 1.0)
     own = {"history": [{"round": 0}], "initial": {"network": {}}, "best": {"round": 0}, "trainings": 2, "fold": 1}
     own |= {"found": [{"fold": 1}], "record": {"round": 1}, "restarts": 1}
     handler.load_state_dict({**state, **own})
@@ -1336,5 +1336,5 @@ def test_network_that_collapses_in_the_last_epochs_is_not_trained_again(tmp_path
 def test_epochs_must_be_known(tmp_path):
     trainer, handler, _ = build(tmp_path)
     trainer.state.max_epochs = None
-    with pytest.raises(ValueError, match=r"must be a multiple of epochs_per_round \(12\), got None\."):
+    with pytest.raises(ValueError, match=r"must be a multiple of epochs_per_round \(6\), got None\."):
         handler._start(trainer)

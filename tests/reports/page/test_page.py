@@ -165,7 +165,7 @@ def test_a_round_that_was_put_in_force_later_is_named(store, history):
 @pytest.mark.parametrize("store", ["2d"], indirect=True)
 def test_a_class_whose_bias_is_not_known_is_not_called_sound(store, history):
     source = source_of(store, history)
-    store.record = lambda number: {"kept": [False, True], "shift": [-3.0, 0.0]}
+    store.record = lambda number: {"classes": store.class_names, "kept": [False, True], "shift": [-3.0, 0.0]}
     done = [finding.done for finding in source.contents().findings]
     assert done[0] == "the network's boundaries moved inwards by 1.5 mm in round 1"
     assert done[1] == "labels left as they were given, since their bias could not be measured"
