@@ -34,7 +34,7 @@ def test_released_expansion_noise_is_corrected_at_64_pixels(jsrt, tmp_path):
         ckpt_dir=str(tmp_path / "models"),
         noise="files",
         image_size=[64, 64],
-        epochs_per_round=12,
+        epochs_per_round=8,
         max_rounds=1,
     )
     workflow.initialize()
