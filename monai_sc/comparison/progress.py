@@ -19,12 +19,11 @@ from monai_sc.comparison.processes import FailedCell
 class GridProgress:
     """A watcher of :py:func:`monai_sc.comparison.run_cells` that shows what it is told, as a context manager.
 
-    On a terminal it is a table of rows and columns, each field with the cells that are done, running and failed, and
-    their mean Dice so far; elsewhere one line for each cell that starts, with its log, and one when it ends.
+    On a terminal it is a table with a row for each method, each field with the cells that are done, running and failed,
+    and their mean Dice so far; elsewhere one line for each cell that starts, with its log, and one when it ends.
 
     Args:
         cells: of the grid.
-        rows: name of the label whose values are the rows.
         columns: name of the label whose values are the columns.
         jobs: cells that run at the same time.
         console: to print on; by default that of standard error.
@@ -34,12 +33,11 @@ class GridProgress:
         self,
         cells: Sequence[GridCell],
         *,
-        rows: str = "method",
         columns: str = "noise",
         jobs: int = 1,
         console: Console | None = None,
     ) -> None:
-        self.cells, self.rows, self.columns, self.jobs = list(cells), rows, columns, jobs
+        self.cells, self.columns, self.jobs = list(cells), columns, jobs
         self.console = Console(stderr=True) if console is None else console
         self.begin = time.monotonic()
         self.running: dict[str, float] = {}
@@ -85,7 +83,7 @@ class GridProgress:
         total = 0.0
         for cell in self.cells:
             if cell.name not in self.outcomes:
-                alike = [s for other, s in known if other.labels.get(self.rows) == cell.labels.get(self.rows)]
+                alike = [s for other, s in known if other.labels.get("method") == cell.labels.get("method")]
                 expected = float(np.mean(alike or [s for _, s in known]))
                 passed = time.monotonic() - self.running.get(cell.name, time.monotonic())
                 total += max(expected - passed, 0)
@@ -99,13 +97,13 @@ class GridProgress:
         if len(self.outcomes) < len(self.cells) and remaining is not None:
             caption += f", about {_duration(remaining)} to come"
         table = Table(
-            escape(self.rows),
+            "method",
             *(escape(str(name)) for name in columns),
             title=f"{len(self.outcomes)} of {len(self.cells)} cells",
             caption=caption,
         )
-        for row in dict.fromkeys(cell.labels.get(self.rows, "") for cell in self.cells):
-            own = [cell for cell in self.cells if cell.labels.get(self.rows, "") == row]
+        for row in dict.fromkeys(cell.labels.get("method", "") for cell in self.cells):
+            own = [cell for cell in self.cells if cell.labels.get("method", "") == row]
             fields = [self._field([c for c in own if c.labels.get(self.columns, "") == column]) for column in columns]
             table.add_row(escape(str(row)), *fields)
         return table

@@ -29,12 +29,11 @@ class Difference:
     num_cases: int
 
 
-def bootstrap_mean(values: np.ndarray, *, seed: int = 0) -> tuple[tuple[float, float], np.ndarray]:
+def bootstrap_mean(values: np.ndarray) -> tuple[tuple[float, float], np.ndarray]:
     """Return the 95 % percentile interval of the mean of values, and the means of the bootstrap samples.
 
     Args:
         values: ``(cases,)``; with fewer than two the interval is nan, and there are no samples.
-        seed: of the resampling.
     """
     if len(values) < 2:
         return (np.nan, np.nan), np.empty(0)
@@ -44,14 +43,14 @@ def bootstrap_mean(values: np.ndarray, *, seed: int = 0) -> tuple[tuple[float, f
         n_resamples=NUM_RESAMPLES,
         batch=BATCH,
         method="percentile",
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     )
     return (float(result.confidence_interval.low), float(result.confidence_interval.high)), (
         result.bootstrap_distribution
     )
 
 
-def paired_difference(first: np.ndarray, second: np.ndarray, *, seed: int = 0) -> Difference:
+def paired_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     r"""Return the mean of ``first - second`` over cases, with the interval and the p-value of a paired bootstrap.
 
     Cases are drawn with replacement, a case of both at once (Efron and Tibshirani 1993, chapters 13 and 15). With
@@ -63,7 +62,6 @@ def paired_difference(first: np.ndarray, second: np.ndarray, *, seed: int = 0) -
     Args:
         first: ``(cases,)``, such as the mean Dice of each case; pairs with a nan are left out.
         second: ``(cases,)``, of the same cases.
-        seed: of the resampling.
 
     Example:
         >>> import numpy as np
@@ -73,7 +71,7 @@ def paired_difference(first: np.ndarray, second: np.ndarray, *, seed: int = 0) -
     """
     difference = np.asarray(first, np.float64) - np.asarray(second, np.float64)
     difference = difference[np.isfinite(difference)]
-    interval, samples = bootstrap_mean(difference, seed=seed)
+    interval, samples = bootstrap_mean(difference)
     if not len(samples):
         return Difference(float(difference.mean()) if len(difference) else np.nan, interval, np.nan, len(difference))
     extreme = min(int((samples <= 0).sum()), int((samples >= 0).sum()))

@@ -19,6 +19,7 @@ from monai_sc.functional import case_seed
 
 __all__ = ["PHANTOM_CLASSES", "phantom_cases", "phantom_image"]
 
+VOXEL_MM = 0.8
 PHANTOM_CLASSES = ("large", "small")
 """The classes of the generated images, in the order of their masks."""
 
@@ -60,7 +61,6 @@ def phantom_cases(
     num_cases: int,
     *,
     size: Sequence[int] = (96, 96),
-    pixel_mm: float = 0.8,
     seed: int = 0,
 ) -> list[Case]:
     """Return ``num_cases`` generated cases, written under ``dataset_dir`` as NIfTI files if they are not there yet.
@@ -69,8 +69,7 @@ def phantom_cases(
         dataset_dir: is made if it does not exist; files that are there already are used as they are.
         split: begins the name of a folder, and goes into the seed, so that splits differ.
         num_cases: at least 1.
-        size: of the images, 2 or 3 axes.
-        pixel_mm: size of a voxel, which goes into the affine.
+        size: of the images, 2 or 3 axes; a voxel has 0.8 mm.
         seed: of the data set.
 
     Raises:
@@ -83,7 +82,7 @@ def phantom_cases(
     shape = "x".join(str(n) for n in size)
     folder = Path(dataset_dir) / f"{split}_{shape}_seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    affine = np.diag([-pixel_mm, -pixel_mm, pixel_mm, 1.0])
+    affine = np.diag([-VOXEL_MM, -VOXEL_MM, VOXEL_MM, 1.0])
     cases: list[Case] = []
     for number in range(num_cases):
         case_id = f"{split}_{number:03d}"
