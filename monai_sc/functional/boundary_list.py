@@ -38,8 +38,8 @@ def march(mask: np.ndarray, expands: np.ndarray, march_prob: float, rng: np.rand
     rimmed[inner] = mask
     state = np.zeros_like(rimmed)
     number = np.zeros(0, dtype=np.int32 if rimmed.size < 2**31 else np.int64)  # whose type the lists have
-    steps = np.asarray(expands, dtype=bool)
-    _march(rimmed.ravel(), state.ravel(), np.array(rimmed.strides), steps, march_prob, number, rng)
+    steps = np.array(expands, dtype=bool, order="C")  # another kind of array is compiled for anew, which takes seconds
+    _march(rimmed.ravel(), state.ravel(), np.array(rimmed.strides), steps, float(march_prob), number, rng)
     return np.asarray((state[inner] & FOREGROUND).view(bool))
 
 

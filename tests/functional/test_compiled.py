@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numba.core import caching
 
+from monai_sc.functional import boundary_list
 from monai_sc.functional.compiled import compiled
 
 
@@ -97,3 +98,16 @@ def test_compiled_code_that_was_cut_off_does_not_matter(in_a_new_folder, tmp_pat
     with pytest.raises((EOFError, pickle.UnpicklingError)):
         pickle.loads(file.read_bytes())
     assert in_a_new_folder() == [1, 1]
+
+
+def test_march_is_compiled_once_whatever_the_arguments_are(monkeypatch):
+    kinds = []
+    monkeypatch.setattr(boundary_list, "_march", lambda *arguments: kinds.append([*map(numba.typeof, arguments)]))
+    mask, steps, rng = np.ones((3, 4), dtype=bool), np.array([True, False, True, True]), np.random.default_rng(0)
+    fixed = np.array(steps)
+    fixed.flags.writeable = False
+    for expands, prob in ((steps, 0.5), (steps[::-1], 1), (steps[::2], np.float32(0.5)), (fixed, np.float64(0.5))):
+        boundary_list.march(mask, expands, prob, rng)
+    boundary_list.march(mask[:, ::-1], steps, 0.5, rng)
+    boundary_list.march(np.ones((2, 3, 4), dtype=bool), [True], 0.5, rng)
+    assert all(kind == kinds[0] for kind in kinds)
