@@ -115,7 +115,7 @@ class ConfidentLearningHandler(StoreRun):
         engine.state.confident_learning = self.record
         self._refuse_lost_rounds(self._number)
         self._fold = self._next_fold
-        self._go_on(engine, self._number, None)
+        self._go_on(engine, self._number)
         if sorted(self._ids_to_relabel()) != sorted(self._case_ids()["training"] or []):
             raise ValueError("relabel_loader must hold every case of the store once, and no other.")
 

@@ -15,13 +15,16 @@ from monai_sc.data.file_checks import check_whole
 from monai_sc.data.usable_cases import NAMES
 
 
-def check_loaders(training: Any, clean: DataLoader | None, relabel: DataLoader) -> dict[str, Any]:
+def check_loaders(
+    training: Any, clean: DataLoader | None, relabel: DataLoader, group_key: str | None = None
+) -> dict[str, Any]:
     """Return the first case of the relabel loader.
 
     Args:
         training: loader of the trainer.
         clean: of clean cases, where the correction needs them.
         relabel: of the store's cases.
+        group_key: that clean and relabel batches must hold too.
 
     Raises:
         TypeError: when a loader or its data set is of another kind than the trainer or the correction needs.
@@ -51,10 +54,11 @@ def check_loaders(training: Any, clean: DataLoader | None, relabel: DataLoader) 
                 f"The PersistentDataset of {name} must have track_meta=True (and weights_only=False), got False: it "
                 "loses the size of a voxel and the grid of the file."
             )
+    group = () if group_key is None else (group_key,)
     if clean is not None:
         _refuse_shared_cases(clean.dataset, train.data)
-        _first_batch("clean_loader", clean, ("image", "label"))
-    cases: list[dict[str, Any]] = decollate_batch(_first_batch("relabel_loader", relabel, ("id", "image")))
+        _first_batch("clean_loader", clean, ("image", "label", *group))
+    cases: list[dict[str, Any]] = decollate_batch(_first_batch("relabel_loader", relabel, ("id", "image", *group)))
     return cases[0]
 
 

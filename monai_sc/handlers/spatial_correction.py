@@ -200,7 +200,7 @@ class SpatialCorrectionHandler(StoreRun):
                 )
             engine.terminate()
             return
-        self._go_on(engine, number, self.clean_loader)
+        self._go_on(engine, number, self.clean_loader, self.options.group_key)
 
     def _complete_epoch(self, engine: SupervisedTrainer) -> None:
         trained = (engine.state.epoch - 1) % self.epochs_per_round + 1

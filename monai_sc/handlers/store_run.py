@@ -148,7 +148,13 @@ class StoreRun(ABC):
                 "from a copy, or choose another folder for a new run."
             )
 
-    def _go_on(self, engine: SupervisedTrainer, number: int, clean_loader: DataLoader | None) -> None:
+    def _go_on(
+        self,
+        engine: SupervisedTrainer,
+        number: int,
+        clean_loader: DataLoader | None = None,
+        group_key: str | None = None,
+    ) -> None:
         """Begin or go on with a training on the labels of a round, the last one of the run."""
         expected = (engine.state.epoch - 1) // self.epochs_per_round
         if self._trainings != expected:
@@ -169,7 +175,7 @@ class StoreRun(ABC):
             for orphan in newer:  # written just before this run was interrupted, and not yet in its checkpoint
                 self.store.discard(orphan)
         gather()
-        case = check_loaders(engine.data_loader, clean_loader, self.relabel_loader)
+        case = check_loaders(engine.data_loader, clean_loader, self.relabel_loader, group_key)
         to_file_grid(self.store, self.relabel_loader, case, torch.zeros(1, *case["image"].shape[1:]))
         self._training.use(engine.data_loader, number, self._fold)
 

@@ -959,6 +959,18 @@ def test_unfit_loader_is_refused_at_the_start(tmp_path, loader, change, error, m
     assert trainer.state.iteration == 0
 
 
+@pytest.mark.parametrize("lacking", ["clean_loader", "relabel_loader"])
+def test_loader_without_the_group_is_refused_at_the_start(tmp_path, lacking):
+    trainer, handler, _ = build(tmp_path, group_key="site")
+    for name in {"clean_loader", "relabel_loader"} - {lacking}:
+        old = getattr(handler, name).dataset
+        chain = Compose([old.transform, lambda case: {**case, "site": "a"}])
+        setattr(handler, name, DataLoader(Dataset(old.data, chain), batch_size=2))
+    with pytest.raises(KeyError, match=rf"batches of {lacking} must hold .*'site'\), but 'site' is missing"):
+        trainer.run()
+    assert trainer.state.iteration == 0
+
+
 def test_training_data_without_ids_are_refused(tmp_path):
     trainer, _, _ = build(tmp_path)
     trainer.data_loader.dataset.data = [{"image": "a", "label": "b"}]
