@@ -103,6 +103,7 @@ def ended_well(done):
 
 def _become(arguments, folder, environment, *outputs):
     """Do what a new Python would."""
+    multiprocessing.set_start_method(None, force=True)  # else workers would have a server that outlives this process
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
