@@ -71,8 +71,9 @@ test: $(VENV)/installed
 	$(MAKE) --jobs=2 types docs
 	$(PYTEST) -m "not realdata"
 
+REAL ?= realdata
 test-real: $(VENV)/installed
-	$(PYTEST) -m realdata tests/real
+	$(PYTEST) -m "$(REAL)" tests/real
 
 types: $(VENV)/installed
 	$(BIN)/mypy

@@ -16,9 +16,9 @@ CONFIGS = Path(monai_sc.__file__).parent / "configs"
 METHODS = sorted(file.stem for file in (CONFIGS / "methods").iterdir())
 WITHOUT_CLEAN_CASES = ("clean", "sc")
 # All in one bundle of pictures; those that change most of a training in that of volumes, whose network has several
-# outputs in training; and one of them in each of the others.
+# outputs in training; and one of them in each of the others. The correction is what the bundles themselves train.
 TRAINED = [("phantom", method) for method in METHODS]
-TRAINED += [("brats2020", method) for method in ("cdr", "cle", "ct_plus", "elr", "qam", "sc")]
+TRAINED += [("brats2020", method) for method in ("cdr", "cle", "ct_plus", "elr", "qam")]
 TRAINED += [(folder.name, "ct_plus") for folder in FOLDERS if (folder.name, "ct_plus") not in TRAINED]
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from monai_sc.functional import fit_markov_noise, markov_label_noise
 from monai_sc.functional.pair_statistics import CleanMask, pair_statistics
 
-pytestmark = pytest.mark.realdata
+pytestmark = [pytest.mark.realdata, pytest.mark.long]
 
 
 # The law cannot meet all statistics of people; what counts here is the size of their errors.
