@@ -154,7 +154,7 @@ def assert_same_form(path, source):
 @pytest.mark.parametrize(
     ("data", "find", "lowest"),
     [
-        pytest.param("brats", brats_files, 0.95, id="whole-tumour"),
+        pytest.param("brats", brats_files, 0.95, id="whole-tumour", marks=pytest.mark.long),
         pytest.param("ms_lesion", ms_lesion_files, 0.78, id="lesions-of-a-few-voxels"),
     ],
 )
