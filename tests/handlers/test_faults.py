@@ -18,3 +18,8 @@ def test_run_that_is_killed_at_any_moment_goes_on_to_the_same_result(tmp_path, k
     assert summary["failures"] == []
     assert summary["kills"] >= kills
     assert summary["rounds"] == [0, 1, 2]
+
+
+def test_forked_process_starts_others_as_a_new_python_does():
+    done = run_forked(["-c", "import multiprocessing; print(multiprocessing.get_start_method(allow_none=True))"])
+    assert done.stdout == "None\n", done.stderr
