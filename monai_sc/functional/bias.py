@@ -250,7 +250,7 @@ def grouped_bias(
         displacements: ``(cases, classes)``, from :py:func:`boundary_displacement`; ``nan`` is a case to skip.
         groups: one name per case.
         options: those of :py:func:`boundary_bias`; intervals, counts and verdicts are those of the group's own cases,
-            the intervals drawn toward the common mean as far as the mean is.
+            the intervals drawn toward the common one as far as the mean is.
 
     Returns:
         The bias by group, in the order in which groups appear.
@@ -282,7 +282,7 @@ def grouped_bias(
         mean = common.mean + weight * (centre - common.mean)
         if own is None:
             own = unknown_bias(values.shape[1], int(row.sum()))
-        interval = common.mean[:, None] + weight[:, None] * (own.interval - common.mean[:, None])
+        interval = common.interval + weight[:, None] * (own.interval - common.interval)
         biases[name] = replace(own, mean=mean, interval=interval)
     return biases
 
@@ -301,4 +301,4 @@ def _reliability(parts: Sequence[np.ndarray]) -> np.ndarray:
     own = max(0.0, (between - variance) / effective)
     if own == 0:
         return np.zeros(len(parts))
-    return np.asarray(np.where(counts > 0, own / (own + variance / np.maximum(counts, 1)), 0.0))
+    return np.asarray(own / (own + variance / np.maximum(counts, 1)))

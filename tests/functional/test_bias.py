@@ -363,10 +363,19 @@ def test_group_is_drawn_toward_the_common_bias_as_worked_out_by_hand():
     assert [float(bias.mean[0]) for bias in biases.values()] == pytest.approx([3 - 2 * 7 / 8, 3 + 2 * 7 / 8])
 
 
+@pytest.mark.parametrize("options", [{}, {"confidence": 0.8}], ids=str)
+def test_interval_of_a_group_is_drawn_toward_the_common_one_as_the_mean_is(options):
+    values = np.array([[0.0], [2.0], [4.0], [6.0]])
+    common, *own = (boundary_bias(part, **options).interval for part in (values, values[:2], values[2:]))
+    for found, expected in zip(grouped_bias(values, ["a", "a", "b", "b"], **options).values(), own, strict=True):
+        np.testing.assert_allclose(found.interval, common / 8 + 7 * expected / 8)
+
+
 def test_groups_that_differ_by_chance_only_get_the_common_bias():
     values = np.array([[1.0], [3.0], [2.0], [1.0], [3.0], [2.0]])
     for bias in grouped_bias(values, [0, 0, 0, 1, 1, 1]).values():
         assert bias.mean.tolist() == [2.0]
+        assert bias.interval.tolist() == boundary_bias(values).interval.tolist()
 
 
 def test_groups_must_name_every_case():
