@@ -89,7 +89,7 @@ class ConfidentLearning:
         """
         for g, a, own in self._by_label(probabilities, label):
             self.label_counts[g, a] += own.shape[1]
-            self._sums[g, a] += np.rint(own[a].astype(np.float64) * UNIT).astype(np.int64).sum()
+            self._sums[g, a] += np.rint(own[a] * UNIT).astype(np.int64).sum()
             for b in range(self.shape[1]):
                 self._scores[g, a, b] += np.bincount(_bins(own, a, b), minlength=BINS)
 
@@ -161,9 +161,8 @@ class ConfidentLearning:
     def _by_label(
         self, probabilities: NdarrayOrTensor, label: NdarrayOrTensor
     ) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield group, class, and the probabilities ``(classes, voxels)`` of the voxels labelled as it."""
+        """Yield group, class, and the float64 probabilities ``(classes, voxels)`` of the voxels labelled as it."""
         p, y = as_array(probabilities), as_array(label)
-        p = p.astype(np.float32) if p.dtype == np.float16 else p  # which has no number as small as TINY
         if p.shape[:2] != self.shape or y.shape != (p.shape[0], *p.shape[2:]):
             raise ValueError(
                 "probabilities and label must have the shapes (groups, classes, *spatial) and (groups, *spatial) with "
@@ -176,7 +175,7 @@ class ConfidentLearning:
                 f"label must hold class numbers from 0 to {self.shape[1] - 1} only, got {np.unique(y)[[0, -1]]}."
             )
         for g, a in np.ndindex(self.shape):
-            own = p[g][:, y[g] == a]
+            own = p[g][:, y[g] == a].astype(np.float64)
             if own.shape[1]:
                 yield g, a, own
 
@@ -193,10 +192,10 @@ def _bins(p: np.ndarray, a: int, b: int) -> np.ndarray:
         a: the given class.
         b: another one, or ``a``.
     """
-    without_a = np.delete(p, a, axis=0).sum(axis=0, dtype=np.float64)
+    without_a = np.delete(p, a, axis=0).sum(axis=0)
     if b == a:
         above, below = without_a, p[a]
     else:
-        above, below = without_a + p[b], np.delete(p, b, axis=0).sum(axis=0, dtype=np.float64) + p[a]
+        above, below = without_a + p[b], np.delete(p, b, axis=0).sum(axis=0) + p[a]
     scores = np.log(np.maximum(above, TINY)) - np.log(np.maximum(below, TINY))
     return np.asarray(np.clip((scores + RANGE) * PER_LOGIT, 0, BINS - 1).astype(np.int64))

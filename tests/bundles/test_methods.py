@@ -10,7 +10,7 @@ import pytest
 
 import monai_sc
 from monai_sc import names
-from tests.bundles.conftest import EPOCHS, FOLDERS, NUM_CASES, run, workflow
+from tests.bundles.conftest import EPOCHS, FOLDERS, NUM_CASES, workflow
 
 CONFIGS = Path(monai_sc.__file__).parent / "configs"
 METHODS = sorted(file.stem for file in (CONFIGS / "methods").iterdir())
@@ -34,18 +34,23 @@ def test_every_config_is_a_method_that_has_a_place_in_the_tables():
     assert sorted(names.METHODS) == METHODS
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_method_keeps_the_properties_of_a_bundle(name, method, overrides):
+# The bundles of pictures have the same configs (test_consistency.py), so that one method tells of all.
+@pytest.mark.parametrize(("name", "method"), [("brats2020", method) for method in METHODS], indirect=["name"])
+def test_method_keeps_the_properties_of_a_bundle_of_volumes(name, method, overrides):
     made = workflow(name, "train", *files_of(method), **overrides())
     made.initialize()
     assert made.check_properties() == []
 
 
 @pytest.mark.parametrize(("name", "method"), TRAINED, indirect=["name"])
-def test_method_trains_and_writes_its_result(name, method, overrides):
+def test_method_keeps_the_properties_trains_and_writes_its_result(name, method, overrides):
     epochs = EPOCHS.get(name, 1)
     given = overrides(epochs_per_round=epochs, max_rounds=1)
-    run(workflow(name, "train", *files_of(method), **given))
+    made = workflow(name, "train", *files_of(method), **given)
+    made.initialize()
+    assert made.check_properties() == []
+    made.run()
+    made.finalize()
     result = json.loads((Path(given["output_dir"]) / "result.json").read_text())
     assert len(result["cases"]) == NUM_CASES["test"]
     assert np.shape(result["dice"]) == (NUM_CASES["test"], len(result["classes"]))

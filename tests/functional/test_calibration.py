@@ -71,6 +71,8 @@ def test_number_of_steps_of_a_square_is_known(target, parameters, expected):
         pytest.param("dice", 0.85, {"expansion_prob": 1, "march_prob": 0.3}, id="dice-growing"),
         pytest.param("dice", 0.7, {"expansion_prob": 0, "march_prob": 0.2}, id="dice-shrinking"),
         pytest.param("dice", 0.999, {"expansion_prob": 1, "march_prob": 0.002}, id="dice-with-steps-of-no-effect"),
+        # 20 to 25 steps give 0.99625.
+        pytest.param("dice", 0.9962, {"expansion_prob": 1, "march_prob": 0.002}, id="dice-with-several-nearest"),
         pytest.param("displacement", -3, {"expansion_prob": 1, "march_prob": 0.3}, id="displacement-growing"),
         pytest.param("displacement", 2, {"expansion_prob": 0, "march_prob": 0.1}, id="displacement-shrinking"),
     ],

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from monai_sc.functional.checks import binary_mask, check_image_size, check_range, ranges_per_channel
+from monai_sc.functional.checks import (
+    OUTPUTS,
+    binary_mask,
+    check_choice,
+    check_image_size,
+    check_range,
+    ranges_per_channel,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +45,11 @@ def test_a_range_is_one_or_one_for_each_channel(value, expected):
 def test_what_is_no_range_is_refused(value):
     with pytest.raises(ValueError, match=r"^radius must be \(low, high\) with 0 <= low <= high, or one pair"):
         check_range(value, "radius")
+
+
+@pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+def test_an_output_is_of_one_class_or_of_several(output):
+    assert check_choice(output, OUTPUTS, "output") == output
 
 
 def test_ranges_must_be_one_per_channel():

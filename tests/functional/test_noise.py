@@ -10,7 +10,7 @@ import torch
 from monai.data import MetaTensor
 from scipy import ndimage, stats
 
-from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
+from monai_sc.functional import boundary_list, case_seed, markov_label_noise, shift_boundary
 from monai_sc.functional.noise import draw_steps
 
 GROW = {"num_steps": 2, "expansion_prob": 1, "march_prob": 1}
@@ -319,6 +319,17 @@ def test_one_step_moves_the_rings_with_their_exact_probability(clean, theta1, th
         assert np.abs(frequency[ring] - p).max() <= 4 * math.sqrt(p * (1 - p) / runs)
     rest = ~(outer | inner)
     assert np.array_equal(frequency[rest], clean[rest])
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (12, 12, 12)], ids=["2d", "3d"])
+@pytest.mark.parametrize("expansion_prob", [1, 0.7])
+def test_compiled_march_is_that_of_python_which_checks_each_index(shape, expansion_prob, monkeypatch):
+    masks = np.random.default_rng(1).random((20, *shape)) < 0.01  # around single voxels the lists grow most
+    parameters = {"num_steps": 40, "expansion_prob": expansion_prob, "march_prob": 0.05, "seed": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(boundary_list, "_march", boundary_list._march.__wrapped__)
+        expected = markov_label_noise(masks, **parameters)
+    assert np.array_equal(markov_label_noise(masks, **parameters), expected)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
