@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from monai.transforms import LoadImage
 
 from monai_sc.data.cases import Case, files_of
 from monai_sc.data.durable import naming, write_synced
@@ -110,8 +109,7 @@ def _check_channels(store: LabelStore, channel_names: Sequence[str]) -> None:
     if isinstance(channel_names, str):
         raise TypeError(f"channel_names must be a list with one name per channel, got {channel_names!r}.")
     first = files_of(store.cases[0], "image")
-    load = LoadImage(image_only=True, ensure_channel_first=True)
-    number = sum(len(read_image(load, file, f"Image file {file}")) for file in first)
+    number = sum(len(read_image(file, f"Image file {file}")) for file in first)
     if len(channel_names) != number:
         raise ValueError(
             f"channel_names must be one per channel of an image, {number} in case {store.cases[0]['id']!r}, got "

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from monai.data import NibabelReader, PILReader
 from monai.data.utils import to_affine_nd
-from monai.transforms import LoadImage
 from monai.utils import MetaKeys
 from nibabel.openers import ImageOpener
 from PIL import Image
@@ -69,14 +68,14 @@ def check_whole(path: Path, name: str, *, to_end: bool) -> None:
         _check_picture(path, name)
 
 
-def image_grid(path: Path, name: str, load: LoadImage) -> Grid:
-    """Return the grid of a file that is whole, as ``load`` gives it; of NIfTI only the header is read.
+def image_grid(path: Path, name: str) -> Grid:
+    """Return the grid of a file that is whole, as MONAI gives it; of NIfTI only the header is read.
 
     Raises:
         ValueError: when it cannot be read, or its affine has no inverse.
     """
     if not _is_nifti(path):
-        return grid_of(read_image(load, path, name), name)
+        return grid_of(read_image(path, name), name)
     image: Any = NibabelReader().read(path)  # where voxel size and affine contradict each other, it corrects one
     return Grid(name, image.shape[:-1] if image.ndim > 3 else image.shape, np.asarray(image.affine))
 

@@ -11,7 +11,7 @@ import numpy as np
 from monai.config import PathLike
 from monai.data import MetaTensor
 from monai.data.utils import to_affine_nd
-from monai.transforms import LoadImage, Transform
+from monai.transforms import Transform
 from monai.utils import MetaKeys
 
 from monai_sc.data.cases import Case, check_cases, check_name, files_of, same_name
@@ -27,7 +27,7 @@ from monai_sc.data.store_contents import find_store, has_contents, read_contents
 from monai_sc.data.usable_cases import UsableCases
 from monai_sc.functional.dice import dice
 from monai_sc.parallel import is_main
-from monai_sc.transforms.load import LoadLabel
+from monai_sc.transforms.load import LoadLabel, read_image
 
 __all__ = ["LabelStore"]
 
@@ -96,8 +96,7 @@ class LabelStore(RoundFolders):
         if len({same_name(name) for name in self.class_names}) != num_classes:
             raise ValueError(f"class_names must be different names on every system, got {self.class_names}.")
         self._last: tuple[Any, Any] = (None, None)
-        self._loaders: dict[float, LoadLabel] = {}
-        self._loader({})  # which refuses unfit values
+        self._load({})  # which refuses unfit values
         self._case_of = {str(case["id"]): case for case in self.cases}
         self._position_of = {name: position for position, name in enumerate(self._case_of)}
         with naming(self.root):
@@ -161,7 +160,7 @@ class LabelStore(RoundFolders):
         if case.get("trusted") is None:
             return None
         files = files_of(case, "trusted")
-        masks = [LoadImage(image_only=True, ensure_channel_first=True)(file).numpy() != 0 for file in files]
+        masks = [read_image(file, f"Trusted mask {file}").numpy() != 0 for file in files]
         shape = self.read(case_id, 0).shape
         if len(masks) not in (1, len(self.class_names)) or any(mask.shape != (1, *shape[1:]) for mask in masks):
             raise ValueError(
@@ -176,7 +175,7 @@ class LabelStore(RoundFolders):
         if not self.has_clean(case_id):
             return None
         key = "label" if case.get("clean_label") is None else "clean_label"
-        return np.asarray(self._loader(case)(files_of(case, key)).numpy() > 0)
+        return np.asarray(self._load(case)(files_of(case, key)).numpy() > 0)
 
     def has_clean(self, case_id: str) -> bool:
         """Return whether the clean label of a case is known."""
@@ -381,7 +380,7 @@ class LabelStore(RoundFolders):
         """Return a label as it lies on the disk; the last one is kept, since a case is read several times in a row."""
         key = (tuple(files), case.get("foreground", 1))
         if self._last[0] != key:
-            self._last = (key, self._loader(case)(list(files)))
+            self._last = (key, self._load(case)(list(files)))
         label: MetaTensor = self._last[1]
         return label
 
@@ -390,11 +389,8 @@ class LabelStore(RoundFolders):
         given = number == 0 and not self.is_simulated
         return files_of(case) if given else self.files(self._folder(number), case)
 
-    def _loader(self, case: Mapping[str, Any]) -> LoadLabel:
-        foreground = case.get("foreground", 1)
-        if foreground not in self._loaders:
-            self._loaders[foreground] = LoadLabel(foreground=foreground, values=self.values)
-        return self._loaders[foreground]
+    def _load(self, case: Mapping[str, Any]) -> LoadLabel:
+        return LoadLabel(foreground=case.get("foreground", 1), values=self.values)
 
     def _refuse_other_labels(self, number: int) -> None:
         classes = self.record(number)["classes"]

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from monai.transforms import LoadImage
 from rich.progress import track
 
 from monai_sc.data.cases import Case, check_list, file_keys, files_of, same_name
@@ -117,7 +116,6 @@ class _FileCheck:
     def __init__(self, cases: Sequence[Mapping[str, Any]], values: Sequence[int] | None) -> None:
         foregrounds = {case.get("foreground", 1) for case in cases}
         self.load_label = {value: LoadLabel(foreground=value, values=values) for value in foregrounds}
-        self.load_image = LoadImage(image_only=True, ensure_channel_first=True)
         num_files = len(files_of(cases[0]))
         if values is not None and num_files > 1:
             raise ValueError(f"With values a label must be one file, a label map, got {num_files} in every case.")
@@ -141,10 +139,10 @@ class _FileCheck:
         name = f"{NAMES[key]} {file}"
         check_whole(file, name, to_end=key != "image")
         if key == "image":
-            return image_grid(file, name, self.load_image)
+            return image_grid(file, name)
         if key != "trusted":
             return grid_of(self.load_label[foreground](file), name)
-        mask = read_image(self.load_image, file, name)
+        mask = read_image(file, name)
         if len(mask) != 1:
             raise ValueError(f"{name} must hold one channel, got {len(mask)}.")
         return grid_of(mask, name)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from monai.config import PathLike
-from monai.transforms import LoadImage
 
 from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.data.label_store import LabelStore
@@ -44,7 +43,7 @@ class ShownCases(Sequence[dict[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         case_id = self.ids[index]
-        image = LoadImage(image_only=True, ensure_channel_first=True)(self.store.case(case_id)["image"])
+        image = read_image(self.store.case(case_id)["image"], f"Image of case {case_id!r}")
         return {
             "id": case_id,
             "image": image.numpy()[0],
@@ -71,8 +70,7 @@ def find_image(name: str, shape: tuple[int, ...], folder: PathLike | None) -> np
     for file in [f for end in ("", "_0000") for f in sorted(stem.parent.glob(f"{glob.escape(stem.name)}{end}.*"))]:
         if without_suffix(file.name) not in (stem.name, f"{stem.name}_0000") or file_suffix(file) not in IMAGES:
             continue
-        load = LoadImage(image_only=True, ensure_channel_first=True)
-        image = read_image(load, file, f"Image file {file}").numpy()[0]
+        image = read_image(file, f"Image file {file}").numpy()[0]
         if image.shape == shape:
             return np.asarray(image)
     return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,30 @@ from monai.transforms import LoadImage, MapTransform, Transform
 from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
 
 
-def read_image(load: LoadImage, path: Path, name: str) -> MetaTensor:
-    """Return what ``load`` makes of a file, which an error calls ``name``.
+class _Images(threading.local):
+    """What reads all images of a thread; MONAI's readers keep the names of the files of the image that they read."""
+
+    @cached_property
+    def load(self) -> LoadImage:
+        """Made once, since that takes as long as to read a small image."""
+        return LoadImage(image_only=True, ensure_channel_first=True)
+
+
+_IMAGES = _Images()
+
+
+def read_image(files: PathLike | Sequence[PathLike], name: str) -> MetaTensor:
+    """Return an image ``(channels, *spatial)`` as MONAI reads it, of one file, or of several with a channel each.
+
+    Args:
+        files: of the image.
+        name: what an error calls them.
 
     Raises:
         ValueError: when it cannot be read.
     """
     try:
-        image: MetaTensor = load(path)
+        image: MetaTensor = _IMAGES.load(files)
     except Exception as error:  # each of MONAI's readers has its own
         raise unreadable(name, error) from error
     return image
@@ -75,7 +93,6 @@ class LoadLabel(Transform):
                 )
         self.foreground = float(foreground)
         self.values = None if values is None else [int(value) for value in values]
-        self._load_image = LoadImage(image_only=True, ensure_channel_first=True)
 
     def __call__(self, files: PathLike | Sequence[PathLike]) -> MetaTensor:
         paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
@@ -97,7 +114,7 @@ class LoadLabel(Transform):
         """Return the channels of one file."""
         if not path.is_file():
             raise FileNotFoundError(f"Label file {path} does not exist.")
-        image = read_image(self._load_image, path, f"Label file {path}")
+        image = read_image(path, f"Label file {path}")
         if len(image) != 1:
             raise ValueError(f"Label file {path} must hold one channel, got {len(image)}.")
         content = image.numpy()[0]

@@ -506,7 +506,7 @@ HEADERS = [
 def test_affine_of_the_header_is_that_of_the_loaded_image(tmp_path, fields, sizes, suffix):
     path = write_header(tmp_path / f"a{suffix}", **fields, pixdim=[1, *sizes, 0, 0, 0, 0])
     loaded = LoadImage(ensure_channel_first=True)(path)
-    grid = image_grid(Path(path), "Image", LoadImage(ensure_channel_first=True))
+    grid = image_grid(Path(path), "Image")
     assert grid.shape == tuple(loaded.shape[1:])
     np.testing.assert_array_equal(grid.affine, loaded.meta["original_affine"])
     label = write_nifti(tmp_path / "label.nii.gz", blob(), grid.affine)
@@ -528,7 +528,7 @@ def test_third_axis_of_a_2d_file_may_have_no_size(tmp_path):
 def test_shape_of_the_header_is_that_of_the_loaded_image(tmp_path, shape):
     path = write_nifti(tmp_path / "a.nii.gz", np.zeros(shape, np.float32))
     loaded = LoadImage(ensure_channel_first=True)(path)
-    assert image_grid(Path(path), "Image", LoadImage()).shape == tuple(loaded.shape[1:])
+    assert image_grid(Path(path), "Image").shape == tuple(loaded.shape[1:])
 
 
 def test_nifti_image_is_not_decompressed(case):

@@ -116,6 +116,7 @@ def build(
         )
     options = {
         "epochs_per_round": epochs,
+        "checks_per_round": 2,
         "lr_scheduler": scheduler,
         "evaluator": evaluator,
         "progress": False,
@@ -586,7 +587,7 @@ def test_run_goes_on_with_its_own_options_only(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda h: h.__setattr__("checks", {1}), r"checks_per_round must be 6, with which the run began, got 1"),
+        (lambda h: h.__setattr__("checks", {1}), r"checks_per_round must be 2, with which the run began, got 1"),
         (lambda h: h.store.cases.reverse(), r"the training cases must be those with which the run began"),
         (lambda h: h.clean_loader.dataset.data.pop(), r"the clean cases must be those with which the run began"),
     ],

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 from monai.config import PathLike
-from monai.transforms import LoadImage
 
 from monai_sc.correction.state import plain
 from monai_sc.data.durable import replace_synced, replacing
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.dice import dice
 from monai_sc.handlers.confidence import ConfidenceHandler
+from monai_sc.transforms.load import read_image
 
 CONFIDENCE, ROUNDS = "confidence", "rounds"
 
@@ -99,7 +99,7 @@ def read_written(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, np.
 
 
 def _image_of(store: LabelStore, case_id: str) -> np.ndarray:
-    image = LoadImage(image_only=True, ensure_channel_first=True)(store.case(case_id)["image"])
+    image = read_image(store.case(case_id)["image"], f"Image of case {case_id!r}")
     return np.asarray(image.numpy()[0], dtype=np.float32)
 
 

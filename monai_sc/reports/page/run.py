@@ -8,7 +8,6 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
-from monai.transforms import LoadImage
 
 from monai_sc.data.durable import sha256
 from monai_sc.data.label_files import PICTURES, file_suffix
@@ -55,7 +54,6 @@ class RunSource(Sequence[PageCase]):
         self.voxel_mm = finite(rounds[0].get("voxel_mm"))
         knows_all = all(store.has_clean(str(case["id"])) for case in store.cases)
         self.after = "clean" if knows_all and not self.kept else "corrected"
-        self._load_image = LoadImage(image_only=True, ensure_channel_first=True)
         source = file_suffix(store.label_files(0, store.cases[0])[0])
         self._has_geometry = source not in PICTURES
 
@@ -74,7 +72,7 @@ class RunSource(Sequence[PageCase]):
             spacing, in_mm = voxel_size(affine, ndim), True
         elif self.voxel_mm is not None:
             spacing, in_mm = (self.voxel_mm,) * ndim, True
-        image = read_image(self._load_image, case["image"], f"Image of case {name!r}").numpy()
+        image = read_image(case["image"], f"Image of case {name!r}").numpy()
         corrected = self.store.read(name, self.kept) if self.after == "corrected" else None
         return PageCase(
             name,
