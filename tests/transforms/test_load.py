@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 
 import nibabel as nib
 import numpy as np
@@ -12,6 +13,7 @@ from monai.transforms import Compose, LoadImage, SpatialPadd
 from PIL import Image
 
 from monai_sc.transforms import LoadLabel, LoadLabelD, LoadLabeld, LoadLabelDict
+from monai_sc.transforms.load import _Images
 
 AFFINE = np.array([[-2, 0, 0, 5], [0, 0.5, 0, 6], [0, 0, 3, 7], [0, 0, 0, 1]], dtype=float)
 
@@ -334,3 +336,21 @@ def test_file_that_cannot_be_read_is_refused_in_one_line(tmp_path, name):
     (tmp_path / name).write_bytes(b"no label " * 100)
     with pytest.raises(ValueError, match=rf"^Label file .*{name} cannot be read: [^\n]+\.$"):
         LoadLabel()(tmp_path / name)
+
+
+def test_one_loader_reads_all_files_of_a_thread(write_png, mask, monkeypatch):
+    made = []
+    monkeypatch.setattr("monai_sc.transforms.load._IMAGES", _Images())
+    monkeypatch.setattr("monai_sc.transforms.load.LoadImage", lambda **options: made.append(LoadImage(**options)) or made[-1])
+    path = write_png(mask.astype(np.uint8))
+
+    def load():
+        for value in (1, 1.0005, 1):
+            check_label(LoadLabeld("label")({"label": path, "foreground": value})["label"], mask[None])
+
+    load()
+    assert len(made) == 1
+    thread = threading.Thread(target=load)  # which may read other files at the same time
+    thread.start()
+    thread.join()
+    assert len(made) == 2
