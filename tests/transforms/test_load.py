@@ -341,7 +341,9 @@ def test_file_that_cannot_be_read_is_refused_in_one_line(tmp_path, name):
 def test_one_loader_reads_all_files_of_a_thread(write_png, mask, monkeypatch):
     made = []
     monkeypatch.setattr("monai_sc.transforms.load._IMAGES", _Images())
-    monkeypatch.setattr("monai_sc.transforms.load.LoadImage", lambda **options: made.append(LoadImage(**options)) or made[-1])
+    monkeypatch.setattr(
+        "monai_sc.transforms.load.LoadImage", lambda **options: made.append(LoadImage(**options)) or made[-1]
+    )
     path = write_png(mask.astype(np.uint8))
 
     def load():
