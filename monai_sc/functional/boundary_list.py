@@ -39,17 +39,17 @@ def march(mask: np.ndarray, expands: np.ndarray, march_prob: float, rng: np.rand
     state = np.zeros_like(rimmed)
     number = np.zeros(0, dtype=np.int32 if rimmed.size < 2**31 else np.int64)  # whose type the lists have
     steps = np.array(expands, dtype=bool, order="C")  # another kind of array is compiled for anew, which takes seconds
-    _march(rimmed.ravel(), state.ravel(), np.array(rimmed.strides), steps, float(march_prob), number, rng)
+    offsets = np.ravel([(stride, -stride) for stride in rimmed.strides])  # of the face neighbours
+    _march(rimmed.ravel(), state.ravel(), offsets, steps, float(march_prob), number, rng)
     return np.asarray((state[inner] & FOREGROUND).view(bool))
 
 
 @compiled
-def _march(rimmed, state, strides, expands, march_prob, number, rng):  # type: ignore[no-untyped-def] # pragma: no cover
-    # Loops over slices that start at 0 are the ones that become vector instructions.
+def _march(rimmed, state, offsets, expands, march_prob, number, rng):  # type: ignore[no-untyped-def] # pragma: no cover
+    # Loops over slices that start at 0 are the ones that become vector instructions. No slice is assigned an array: the
+    # error for shapes that do not fit would take longer to compile than all the rest.
     size = len(state)
-    offsets = np.empty(2 * len(strides), dtype=np.int64)
-    offsets[::2], offsets[1::2] = strides, -strides
-    rim = np.max(strides)  # no voxel of the image lies closer to either end
+    rim = np.max(offsets)  # no voxel of the image lies closer to either end
     totals = np.zeros(2, dtype=np.int64)
     for first in range(rim, size - rim, BLOCK):
         last = min(first + BLOCK, size - rim)
@@ -116,7 +116,9 @@ def _march(rimmed, state, strides, expands, march_prob, number, rng):  # type: i
         needed = max(count, listed[1 - side]) + len(offsets) * movers + 1
         if needed > lists.shape[1]:
             longer = np.empty((2, needed + needed // 2), dtype=number.dtype)
-            longer[:, : lists.shape[1]] = lists
+            for row in range(2):
+                for i in range(lists.shape[1]):
+                    longer[row, i] = lists[row, i]
             lists = longer
         # Without branches, whose outcome no processor can guess here: what may not be appended is written all the same,
         # behind the end of the list.
