@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from monai_sc.functional import synthetic_likelihood
 from monai_sc.functional.synthetic_likelihood import _Runs, _walk, fit_by_simulation
 
 TRUE = np.array([0.55, 0.4, 0.6])
@@ -87,6 +88,23 @@ def test_same_seed_gives_the_same_and_another_one_other_draws():
     first, again, other = (fit(EFFECT @ TRUE, 0.01 * np.eye(5), seed=seed, budget=5000) for seed in (0, 0, 1))
     assert np.array_equal(first.draws, again.draws)
     assert not np.array_equal(first.draws, other.draws)
+
+
+def test_every_walk_knows_all_simulations(monkeypatch):
+    class Runs(_Runs):
+        def emulate(self):
+            super().emulate()
+            self.known = len(self.points)
+
+    def walk(runs, *arguments, **options):
+        walks.append(runs.known == len(runs.points))
+        return _walk(runs, *arguments, **options)
+
+    walks = []
+    monkeypatch.setattr(synthetic_likelihood, "_Runs", Runs)
+    monkeypatch.setattr(synthetic_likelihood, "_walk", walk)
+    fit(EFFECT @ TRUE, 0.01 * np.eye(5), budget=5000)
+    assert walks == [True] * (synthetic_likelihood.NUM_WALKS + 2)
 
 
 class KnownLaw:

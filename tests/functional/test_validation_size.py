@@ -13,6 +13,10 @@ def test_size_without_failures_is_that_of_bernsteins_inequality():
     assert required_validation_size(1.5, 3, 0, (64, 64, 64), 0.05) == math.ceil(math.log(40) * 24 / 2.25)
 
 
+def test_longest_way_through_an_image_is_the_sum_of_its_sides():
+    assert required_validation_size(2, 2, 0.001, (511, 1), 0.05) == required_validation_size(2, 2, 0.001, 512, 0.05)
+
+
 @pytest.mark.parametrize("part", [0.0, 0.01])
 def test_so_many_cases_are_off_by_more_no_oftener_than_alpha(part):
     spread, length, alpha = 2.0, 20, 0.1
