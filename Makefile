@@ -15,6 +15,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxpro
 OMP_WAIT_POLICY ?= PASSIVE
 export OMP_WAIT_POLICY
 
+# Images of containers set this one, with which each Python compiles MONAI and PyTorch anew, for ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first Python that is new enough and can make environments.
 PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3.13 python3,$(shell \
 	$(python) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(python))))
