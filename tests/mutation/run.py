@@ -2,9 +2,9 @@
 
 The changes are those of mutmut, whose runner cannot be used here: numba cannot compile what it wraps functions in, and
 to import PyTorch and MONAI anew for every change would take days. Here they are imported once; each changed source, a
-mutant, is tried in a fork, which runs in a copy of the repository those tests of the same subpackage that execute the
-changed lines: the quickest ones, a minute of them. Times are those of the processor, so that they are the same on a
-machine that does other things too.
+mutant, is tried in a fork, which runs in a copy of the repository a minute of the tests of the same subpackage: first
+those that execute the changed lines, then those that execute others of the file, the quickest ones first. Times are
+those of the processor, so that they are the same on a machine that does other things too.
 """
 
 from __future__ import annotations
@@ -198,9 +198,10 @@ def try_changes(copies, file, changes, tests, options, report):
     others = {test for test, (seconds, _) in tests.items() if test in executed or seconds < QUICK}
 
     def start(change):
-        hit = [t for t in executed if change and not set(change.span).isdisjoint(executed[t])]
+        hit = {t for t in executed if change and not set(change.span).isdisjoint(executed[t])}
         chosen, seconds = [], 0.0
-        for test in sorted(hit or others, key=lambda test: tests[test][0]):  # global and compiled lines are in none
+        # Global lines are in none; compiled ones are only in those that execute them in Python too.
+        for test in sorted(others, key=lambda test: (test not in hit, tests[test][0])):
             seconds += tests[test][0]
             if seconds < options.seconds or not chosen:
                 chosen.append(test)
