@@ -7,9 +7,10 @@ DEMO ?= demo
 EXTRAS := dev,docs
 
 # Files of tests run side by side, with one thread each, in the order of their names: by default those with the fewest
-# tests come last, which are the longest here, and one process would end minutes after the others.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile \
-	--no-loadscope-reorder
+# tests come last, which are the longest here, and one process would end minutes after the others. One process more than
+# there are cores, since many tests wait for processes that they have started.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist=loadfile --no-loadscope-reorder --maxprocesses=4 \
+	--numprocesses=$$(($$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1))
 
 # Threads that wait for one another give up their core; else training on a busy machine takes several times as long.
 OMP_WAIT_POLICY ?= PASSIVE
