@@ -18,6 +18,7 @@ from monai_sc.parallel import meeting_elsewhere, unwrapped
 
 LEARNT_DICE = 0.5  # under it, on the clean cases that hold a class, its prediction is mostly wrong, even corrected
 COLLAPSE = 0.2  # by which the Dice on the clean cases must fall under that of the best round
+SURELY_MISSED = 3  # clean cases of a class, all of which a network that finds half of them misses in 1 of 8 rounds
 
 
 def evaluate(
@@ -133,16 +134,30 @@ def metrics_of(record: Mapping[str, Any], class_names: Sequence[str]) -> dict[st
 
 
 def has_collapsed(record: Mapping[str, Any], best_dice: float | None) -> bool:
-    """Say whether a class of the clean cases is predicted in none of them, or all are far worse than in the best round.
+    """Say whether the clean cases show that the network has collapsed, so that it is worth training again.
+
+    It has if the mean Dice on the clean cases is far under that of the best round before; or if a class is predicted
+    in none of at least 3 clean cases that hold it, or no class in any clean case that holds one, and the mean Dice is
+    not that of the best round before, or higher.
+
+    A network that has learnt a class may miss it in one or two cases, which is no reason to train all anew; a network
+    that predicts nothing at all has collapsed on however few cases. And where the mean has not fallen, a class that is
+    missed was not predicted before either, or others have gained more than it had: another training would not help.
 
     Args:
         record: of the round.
         best_dice: mean Dice on the clean cases in the best round before, if there is one.
     """
-    missed = [own["existence"]["missed"] for own in record["correction"].values()]
-    if any(present and number == present for number, present in missed):
+    dice = float(np.mean(record["clean_dice"]))
+    if best_dice is not None and dice >= best_dice:
+        return False
+    if best_dice is not None and dice < best_dice - COLLAPSE:
         return True
-    return best_dice is not None and float(np.mean(record["clean_dice"])) < best_dice - COLLAPSE
+    missed = [own["existence"]["missed"] for own in record["correction"].values()]
+    never = [present for number, present in missed if present and number == present]
+    return any(present >= SURELY_MISSED for present in never) or (
+        bool(never) and len(never) == sum(present > 0 for _, present in missed)
+    )
 
 
 def stop_reason(record: Mapping[str, Any], representation: str, *, better: int | None, is_last: bool) -> str:

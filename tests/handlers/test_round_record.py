@@ -129,13 +129,22 @@ def test_loop_stops_when_the_clean_cases_get_worse():
 @pytest.mark.parametrize(
     ("missed", "clean_dice", "best_dice", "collapsed"),
     [
-        ([[0, 3], [2, 3]], [0.9, 0.1], None, False),
-        ([[0, 3], [3, 3]], [0.9, 0.1], None, True),
-        ([[0, 3], [0, 0]], [0.9, 0.1], None, False),
-        ([[0, 3], [0, 3]], [0.5, 0.0], 0.5, True),
-        ([[0, 3], [0, 3]], [0.625, 0.0], 0.5, False),
+        pytest.param([[0, 3], [2, 3]], [0.9, 0.1], None, False, id="one-is-found"),
+        pytest.param([[0, 3], [3, 3]], [0.9, 0.0], None, True, id="none-is-found"),
+        pytest.param([[0, 8], [1, 1]], [0.9, 0.0], None, False, id="the-only-one-is-missed"),
+        pytest.param([[0, 8], [2, 2]], [0.9, 0.0], None, False, id="both-are-missed"),
+        pytest.param([[0, 3], [0, 0]], [0.9, 0.1], None, False, id="no-case-has-it"),
+        pytest.param([[0, 0], [0, 0]], [0.0, 0.0], None, False, id="no-case-has-any"),
+        pytest.param([[1, 1], [2, 2]], [0.0, 0.0], None, True, id="nothing-is-predicted"),
+        pytest.param([[1, 1], [0, 0]], [0.0, 0.0], None, True, id="nothing-is-predicted-of-one-class"),
+        pytest.param([[2, 2], [1, 2]], [0.0, 0.1], None, False, id="one-of-all-is-found"),
+        pytest.param([[0, 3], [3, 3]], [0.9, 0.0], 0.55, True, id="none-is-found-any-more"),
+        pytest.param([[0, 3], [3, 3]], [0.9, 0.0], 0.45, False, id="none-was-found-before"),
+        pytest.param([[0, 8], [1, 1]], [0.9, 0.0], 0.55, False, id="the-only-one-is-missed-now"),
+        pytest.param([[1, 1], [1, 1]], [0.0, 0.0], 0.1, True, id="nothing-is-predicted-any-more"),
+        pytest.param([[0, 3], [0, 3]], [0.5, 0.0], 0.5, True, id="far-worse"),
+        pytest.param([[0, 3], [0, 3]], [0.625, 0.0], 0.5, False, id="a-little-worse"),
     ],
-    ids=["one-is-found", "none-is-found", "no-case-has-it", "far-worse", "a-little-worse"],
 )
 def test_network_has_collapsed(missed, clean_dice, best_dice, collapsed):
     classes = {str(k): {"existence": {"missed": own}} for k, own in enumerate(missed)}
