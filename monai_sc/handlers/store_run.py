@@ -73,8 +73,14 @@ class StoreRun(ABC):
         # Not at STARTED, where other handlers load weights or the state of this one, before or after it.
         engine.add_event_handler(Events.EPOCH_STARTED, self.start)
         engine.add_event_handler(Events.EPOCH_COMPLETED, self)
-        engine.add_event_handler(Events.COMPLETED, lambda: self._release())
+        engine.add_event_handler(Events.COMPLETED | Events.TERMINATE, lambda: self._release())
+        # ignite calls the handlers of an exception up to the first that raises, as MONAI's StatsHandler does. So one in
+        # front of all gives the store up, whenever they are attached; ignite has no public way for it. Another one, in
+        # its turn, raises the error, which ignite does only where no handler is attached.
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
+        handlers = engine._event_handlers[Events.EXCEPTION_RAISED]
+        handlers.insert(0, handlers.pop())
+        engine.add_event_handler(Events.EXCEPTION_RAISED, _raise)
 
     def start(self, engine: SupervisedTrainer) -> None:
         """Check what the run is given, and point the training data at the labels that it begins or goes on with."""
@@ -222,4 +228,7 @@ class StoreRun(ABC):
             loaders = (engine.data_loader, self.relabel_loader, getattr(self, "clean_loader", None))
             if damaged := damaged_file(loaders):
                 raise ValueError(damaged) from error
-        raise error
+
+
+def _raise(error: BaseException) -> None:
+    raise error

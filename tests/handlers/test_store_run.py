@@ -8,11 +8,14 @@ import torch
 from ignite.engine import Events
 from monai.data import DataLoader, Dataset
 from monai.engines import SupervisedTrainer
+from monai.handlers import StatsHandler
 from monai.transforms import Compose, LoadImaged, SelectItemsd
+from torch.optim import lr_scheduler
 
 from monai_sc.data import LabelStore
 from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.store_run import StoreRun
+from monai_sc.parallel import OtherProcessError
 from tests.data.test_durable import claim_elsewhere
 
 # Python 3.12 warns of threads; the children here use none of their parent's.
@@ -45,7 +48,7 @@ class Run(StoreRun):
 def build(tmp_path):
     """Return a function that makes a trainer with a run attached, of which ``epochs_per_round`` is 2."""
 
-    def build(**options):
+    def build(kind=Run, handlers=lambda optimizer: (), update=lambda engine, batch: {}, **options):
         cases = []
         for k, name in enumerate("abc"):
             file = str(tmp_path / f"{name}.nii.gz")
@@ -54,17 +57,19 @@ def build(tmp_path):
         store = LabelStore(tmp_path / "store", cases)
         chain = Compose([LoadImaged("image", ensure_channel_first=True), SelectItemsd(["id", "image"])])
         options = {"epochs_per_round": 2, "lr_scheduler": None, "folds": 1, **options}
-        run = Run(store, relabel_loader=DataLoader(Dataset(cases, chain)), **options)
+        run = kind(store, relabel_loader=DataLoader(Dataset(cases, chain)), **options)
         network = torch.nn.Conv2d(1, 1, 1)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
         data = [{**case, "image": torch.ones(1, 2, 2), "label": case["label"]} for case in cases]
         trainer = SupervisedTrainer(
             device=torch.device("cpu"),
             max_epochs=4,
             train_data_loader=DataLoader(Dataset(data), batch_size=1),
             network=network,
-            optimizer=torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5),
+            optimizer=optimizer,
             loss_function=torch.nn.MSELoss(),
-            iteration_update=lambda engine, batch: {},
+            iteration_update=update,
+            train_handlers=handlers(optimizer),
         )
         run.attach(trainer)
         return trainer, run
@@ -88,11 +93,62 @@ def test_run_starts_once_and_claims_its_store_until_it_ends(build):
     assert claim_elsewhere(run.store.root)
 
 
-def test_run_that_fails_gives_the_store_up(build):
-    trainer, run = build()
-    trainer.add_event_handler(Events.EPOCH_STARTED(once=2), lambda: (_ for _ in ()).throw(RuntimeError("on fire")))
+class Swallow:
+    """Handles an exception without raising it, as MONAI's ``CheckpointSaver`` with ``save_final`` does."""
+
+    def attach(self, engine):
+        engine.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: None)
+
+
+def stats():
+    return StatsHandler(output_transform=lambda x: None)
+
+
+def fail(error):
+    raise error
+
+
+OTHERS = [
+    pytest.param([], [], id="alone"),
+    pytest.param([stats()], [], id="raising-before"),
+    pytest.param([], [stats()], id="raising-behind"),
+    pytest.param([Swallow()], [], id="swallowing-before"),
+    pytest.param([], [Swallow()], id="swallowing-behind"),
+]
+MOMENTS = [Events.EPOCH_STARTED(once=2), Events.ITERATION_COMPLETED(once=2), Events.EPOCH_COMPLETED(once=4)]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=["epoch-started", "iteration", "epoch-completed"])
+@pytest.mark.parametrize("error", [RuntimeError("on fire"), KeyboardInterrupt("on fire")], ids=lambda e: repr(e))
+@pytest.mark.parametrize(("before", "behind"), OTHERS)
+def test_run_that_fails_gives_the_store_up(build, before, behind, error, moment):
+    trainer, run = build(handlers=lambda optimizer: before)
+    for handler in behind:
+        handler.attach(trainer)
+    trainer.add_event_handler(moment, lambda: fail(error))
+    with pytest.raises(type(error), match=r"^on fire$") as caught:
+        trainer.run()
+    assert caught.value is error
+    assert claim_elsewhere(run.store.root)
+
+
+def test_exception_handlers_that_are_attached_before_are_called(build, caplog):
+    trainer, run = build(handlers=lambda optimizer: [stats()])
+    trainer.add_event_handler(Events.EPOCH_COMPLETED(once=1), lambda: fail(RuntimeError("on fire")))
     with pytest.raises(RuntimeError, match=r"^on fire$"):
         trainer.run()
+    assert "Exception: on fire" in caplog.text
+    assert run.told == ["start", 1]
+
+
+def test_run_that_is_ended_without_its_last_handlers_gives_the_store_up(build):
+    trainer, run = build()
+    # As engine.terminate(skip_completed=True), which ignite has from 0.5.2 on.
+    trainer.add_event_handler(
+        Events.EPOCH_COMPLETED(once=2), lambda: setattr(trainer, "should_terminate", "skip_completed")
+    )
+    trainer.run()
+    assert run.told == ["start", 1, 2]
     assert claim_elsewhere(run.store.root)
 
 
@@ -174,7 +230,7 @@ def test_labels_that_changed_are_refused(build):
 
 def test_every_training_begins_with_the_first_weights(build):
     trainer, run = build()
-    run.lr_scheduler = torch.optim.lr_scheduler.StepLR(trainer.optimizer, step_size=1)
+    run.lr_scheduler = lr_scheduler.StepLR(trainer.optimizer, step_size=1)
     first = trainer.network.weight.detach().clone()
 
     @trainer.on(Events.EPOCH_COMPLETED)
@@ -220,19 +276,32 @@ def test_file_that_no_loader_could_load_is_named(build, tmp_path, caplog, messag
     trainer, run = build()
     (tmp_path / "x.nii.gz").write_bytes(b"")
     case = {"id": "x", "image": str(tmp_path / "x.nii.gz"), "label": str(tmp_path / "x.nii.gz")}
-    whole = RuntimeError(message)
-    with pytest.raises(RuntimeError) as caught:
-        run._fail(trainer, whole)
-    assert caught.value is whole
-    error = RuntimeError(message)
-    holder = trainer if loader == "data_loader" else run
-    setattr(holder, loader, DataLoader(Dataset([case])))
-    with pytest.raises(RuntimeError, match="something else"):
-        run._fail(trainer, RuntimeError("something else"))
+    errors = [RuntimeError(message)]
+    trainer.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda: fail(errors[0]))
+    with pytest.raises(RuntimeError) as caught:  # no file is damaged
+        trainer.run()
+    assert caught.value is errors[0]
+    # The exception handler of StatsHandler, which is called first, raises.
+    trainer, run = build(handlers=lambda optimizer: [stats()])
+    trainer.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda: fail(errors[0]))
+    trainer.add_event_handler(
+        Events.ITERATION_COMPLETED(once=1),
+        lambda: setattr(trainer if loader == "data_loader" else run, loader, DataLoader(Dataset([case]))),
+    )
     with caplog.at_level(logging.INFO), pytest.raises(ValueError, match=r"x\.nii\.gz is empty") as caught:
-        run._fail(trainer, error)
-    assert caught.value.__cause__ is error
+        trainer.run()
+    assert caught.value.__cause__ is errors[0]
     assert "A file could not be loaded; looking for one that is damaged." in caplog.text
+    run._fail(trainer, RuntimeError("something else"))  # of which nothing is said
+
+
+def test_lost_process_is_named_whichever_handler_raises_first(build, monkeypatch):
+    monkeypatch.setattr("monai_sc.handlers.store_run.is_lost", lambda error: "closed" in str(error))
+    trainer, run = build(handlers=lambda optimizer: [stats()])
+    trainer.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda: fail(RuntimeError("connection closed")))
+    with pytest.raises(OtherProcessError, match=r"^Another process of this run has ended, so rank 0 ends too;"):
+        trainer.run()
+    assert claim_elsewhere(run.store.root)
 
 
 def test_epochs_of_a_round_are_at_least_one(build):
