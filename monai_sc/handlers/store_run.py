@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,8 +12,10 @@ from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
+from ignite.handlers.param_scheduler import ParamGroupScheduler, ParamScheduler
 from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
+from monai.handlers import LrScheduleHandler
 
 from monai_sc.data.label_store import LabelStore
 from monai_sc.handlers.loaders import check_loaders, damaged_file
@@ -27,15 +31,19 @@ IN_A_LOADER = re.compile(r"applying transform <(monai\.transforms\.io|monai_sc\.
 class StoreRun(ABC):
     """A run of several trainings, each from the first weights, on labels of a store in which it writes rounds.
 
+    Each training begins with what the run began with: the network, the optimizer, the scaler of gradients in half
+    precision, and the schedules that a ``LrScheduleHandler`` of MONAI or a parameter scheduler of ignite steps.
+
     Args:
         store: label store with the training cases.
         relabel_loader: batches of the store's cases.
         epochs_per_round: epochs of each training, at least 1.
-        lr_scheduler: learning-rate schedule to restart with the network, if there is one.
+        lr_scheduler: learning-rate schedule to restart with the network, if none of these handlers steps it.
         folds: number of parts of the cases.
 
     Raises:
-        ValueError: when ``epochs_per_round`` is under 1.
+        ValueError: when ``epochs_per_round`` is under 1; at the start of a run, when a schedule of the learning rate
+            could not begin anew with each training.
         TypeError: when it is attached to an engine that is not a ``SupervisedTrainer``.
     """
 
@@ -89,8 +97,14 @@ class StoreRun(ABC):
         self._running = True
         with fail_together():
             prepare()
+            parts = self._parts(engine)
             if not self._initial:
-                self._initial = deepcopy({name: part.state_dict() for name, part in self._parts(engine).items()})
+                self._initial = deepcopy({name: part.state_dict() for name, part in parts.items()})
+            if missing := sorted(parts.keys() - self._initial.keys()):
+                raise ValueError(
+                    f"The checkpoint must hold the first state of {', '.join(missing)}, without which the run began; "
+                    "go on with the handlers of the run, or choose another folder for a new run."
+                )
             self._start(engine)
 
     def __call__(self, engine: SupervisedTrainer) -> None:
@@ -189,13 +203,52 @@ class StoreRun(ABC):
         """Begin the next training, from the first weights, on the labels of a round, without the cases of one fold."""
         self._fold = fold
         for name, part in self._parts(engine).items():
-            part.load_state_dict(deepcopy(self._initial[name]))
+            if self._initial[name]:  # not that of a scaler without a GPU
+                part.load_state_dict(deepcopy(self._initial[name]))
         self._training.use(engine.data_loader, number, fold)
         engine.set_data(engine.data_loader)  # a fresh iterator: the old one may hold batches of the old labels
 
     def _parts(self, engine: SupervisedTrainer) -> dict[str, Any]:
+        """Return what begins anew with each training, by name."""
         parts = {"network": unwrapped(engine.network), "optimizer": engine.optimizer, "lr_scheduler": self.lr_scheduler}
+        parts["scaler"] = engine.scaler
+        parts |= {f"lr_scheduler_{k}": schedule for k, schedule in enumerate(self._attached_schedules(engine), start=1)}
         return {name: part for name, part in parts.items() if part is not None}
+
+    def _attached_schedules(self, engine: SupervisedTrainer) -> list[Any]:
+        """Return the schedules that handlers of the trainer step, beside the one that this handler was given."""
+        found: list[Any] = []
+        for event, handlers in engine._event_handlers.items():
+            # The handlers themselves, out of the filter of an event, and the objects of those that are methods.
+            owners = [inspect.unwrap(handler) for handler, *_ in handlers]
+            owners = [getattr(owner, "__self__", owner) for owner in owners]
+            schedules = [_schedule_of(owner) for owner in owners]
+            own = [owner is self for owner in owners]
+            if True in own and event in (Events.EPOCH_STARTED, Events.EPOCH_COMPLETED):
+                early, late = schedules[: own.index(True)], schedules[own.index(True) :]
+                if any(schedule is not None for schedule in (early if event == Events.EPOCH_STARTED else late)):
+                    raise ValueError(
+                        "The handler of a learning-rate schedule must be attached "
+                        f"{'behind' if event == Events.EPOCH_STARTED else 'before'} {type(self).__name__}, else a "
+                        "training would begin with the second step of the schedule."
+                    )
+            for schedule in schedules:
+                if schedule is None or any(schedule is other for other in (*found, self.lr_scheduler)):
+                    continue
+                if not _can_be_reset(schedule):
+                    raise ValueError(
+                        f"The learning-rate schedule {type(schedule).__name__} must begin anew in each round, but its "
+                        "state cannot be saved and loaded; take one of torch.optim.lr_scheduler with MONAI's "
+                        "LrScheduleHandler, and pass it as lr_scheduler=."
+                    )
+                found.append(schedule)
+        # PyTorch's mark of an optimizer for which a schedule has been made, such as one that a function steps.
+        if not found and self.lr_scheduler is None and hasattr(engine.optimizer.step, "_wrapped_by_lr_sched"):
+            raise ValueError(
+                "The learning-rate schedule of the optimizer must begin anew in each round, but no LrScheduleHandler "
+                "of the trainer has it; pass it as lr_scheduler=."
+            )
+        return found
 
     def _refuse_changed_files(self, number: int) -> None:
         """Refuse labels that were given, or that the run has made, if they are no longer what they were."""
@@ -232,3 +285,22 @@ class StoreRun(ABC):
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _schedule_of(handler: Any) -> Any:
+    """Return the schedule that a handler steps, nothing if it steps none."""
+    if isinstance(handler, LrScheduleHandler):
+        return handler.lr_scheduler
+    return handler if isinstance(handler, (ParamScheduler, ParamGroupScheduler)) else None
+
+
+def _can_be_reset(schedule: Any) -> bool:
+    """Say whether a schedule has a state that a checkpoint can hold."""
+    try:
+        file = io.BytesIO()
+        torch.save(schedule.state_dict(), file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception:  # what is not made to be saved raises nearly anything
+        return False
+    return hasattr(schedule, "load_state_dict")

@@ -1,4 +1,5 @@
 import logging
+from functools import partial
 from types import SimpleNamespace
 
 import nibabel as nib
@@ -6,13 +7,15 @@ import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
+from ignite.handlers import param_scheduler
 from monai.data import DataLoader, Dataset
 from monai.engines import SupervisedTrainer
-from monai.handlers import StatsHandler
+from monai.handlers import LrScheduleHandler, StatsHandler
 from monai.transforms import Compose, LoadImaged, SelectItemsd
 from torch.optim import lr_scheduler
 
 from monai_sc.data import LabelStore
+from monai_sc.handlers import ResumeHandler
 from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.store_run import StoreRun
 from monai_sc.parallel import OtherProcessError
@@ -42,6 +45,23 @@ class Run(StoreRun):
 
     def _case_ids(self):
         return {"training": ["a", "b"], "clean": None}
+
+
+class Rounds(Run):
+    """A run that trains anew after every round, on the same labels."""
+
+    def _start(self, engine):
+        self._go_on(engine, 0, None)
+
+    def _complete_epoch(self, engine):
+        if engine.state.epoch % self.epochs_per_round == 0:
+            self._trainings += 1
+            self._restart(engine, 0, None)
+
+
+def step(engine, batch):
+    engine.optimizer.step()
+    return {"lr": engine.optimizer.param_groups[0]["lr"]}
 
 
 @pytest.fixture
@@ -250,6 +270,232 @@ def test_every_training_begins_with_the_first_weights(build):
         assert trainer.optimizer.param_groups[0]["lr"] == 0.5
         assert run.lr_scheduler.last_epoch == 0
         train(trainer)
+
+
+class Attached:
+    """Attaches a handler of ignite at an event."""
+
+    def __init__(self, handler, event):
+        self.handler, self.event = handler, event
+
+    def attach(self, engine):
+        engine.add_event_handler(self.event, self.handler)
+
+
+class Plain:
+    """A schedule that MONAI's handler takes, without a state."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self._last_lr = [0.5]
+
+    def step(self):
+        self.optimizer.param_groups[0]["lr"] /= 2
+
+
+def monai_steps(make, **options):
+    return lambda optimizer: LrScheduleHandler(make(optimizer), print_lr=False, **options)
+
+
+def ignite_steps(make, event=Events.ITERATION_STARTED):
+    return lambda optimizer: Attached(make(optimizer), event)
+
+
+def step_it(schedule, engine):
+    schedule.step()
+
+
+def cyclical(optimizer, start=1.0):
+    return param_scheduler.LinearCyclicalScheduler(optimizer, "lr", start, 0.1, 14)
+
+
+def halving(optimizer):
+    return lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+SCHEDULES = [
+    pytest.param(monai_steps(halving), id="epochs"),
+    pytest.param(monai_steps(halving, epoch_level=False), id="iterations"),
+    pytest.param(
+        monai_steps(lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o), halving(o)], [1])),
+        id="sequence",
+    ),
+    pytest.param(
+        monai_steps(
+            lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0), epoch_level=False, step_transform=lambda e: 1.0
+        ),
+        id="plateau",
+    ),
+    pytest.param(monai_steps(lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4)), id="warm-restarts"),
+    pytest.param(ignite_steps(cyclical), id="ignite"),
+    pytest.param(ignite_steps(cyclical, Events.ITERATION_STARTED(every=2)), id="ignite-with-a-filter"),
+    pytest.param(ignite_steps(cyclical, Events.EPOCH_COMPLETED), id="ignite-after-epochs"),
+    pytest.param(ignite_steps(lambda o: param_scheduler.LRScheduler(halving(o))), id="ignite-of-pytorch"),
+    pytest.param(
+        ignite_steps(lambda o: param_scheduler.ConcatScheduler([cyclical(o), cyclical(o, 2.0)], [10])),
+        id="ignite-concat",
+    ),
+    pytest.param(ignite_steps(lambda o: param_scheduler.ParamGroupScheduler([cyclical(o)])), id="ignite-groups"),
+]
+
+
+@pytest.mark.parametrize("make", SCHEDULES)
+def test_every_training_begins_with_the_schedules_that_handlers_step(build, make):
+    rates = []
+
+    def update(engine, batch):
+        rates.append(step(engine, batch)["lr"])
+
+    trainer, _run = build(Rounds, lambda optimizer: [make(optimizer)], update)
+    trainer.run()
+    assert len(set(rates[:6])) > 1
+    assert rates[6:] == rates[:6]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_schedule_is_reset_once_whoever_knows_it(build, given):
+    trainer, run = build(Rounds, lambda optimizer: [monai_steps(halving)(optimizer)] * 2, step)
+    handler = next(h for h, *_ in trainer._event_handlers[Events.EPOCH_COMPLETED] if isinstance(h, LrScheduleHandler))
+    if given:
+        run.lr_scheduler = handler.lr_scheduler
+    trainer.run()
+    assert sorted(run._initial) == sorted(["network", "optimizer", "lr_scheduler" if given else "lr_scheduler_1"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            monai_steps(Plain),
+            r"^The learning-rate schedule Plain must begin anew in each round, but its state cannot be",
+        ),
+        (
+            ignite_steps(lambda o: param_scheduler.LRScheduler(lr_scheduler.CosineAnnealingWarmRestarts(o, 4))),
+            r"^The learning-rate schedule LRScheduler must .*; take one of torch\.optim\.lr_scheduler with MONAI's",
+        ),
+        (
+            lambda o: Attached(partial(step_it, halving(o)), Events.EPOCH_COMPLETED),
+            r"^The learning-rate schedule of the optimizer must .* no LrScheduleHandler of the trainer has it; pass it",
+        ),
+        (
+            ignite_steps(cyclical, Events.EPOCH_STARTED),
+            r"^The handler of a learning-rate schedule must be attached behind Rounds, else a training would begin",
+        ),
+    ],
+    ids=["no-state", "no-state-to-save", "function", "before-at-the-start"],
+)
+def test_schedule_that_could_not_begin_anew_is_refused(build, make, message):
+    trained = []
+    trainer, run = build(Rounds, lambda optimizer: [make(optimizer)], lambda engine, batch: trained.append(batch))
+    with pytest.raises(ValueError, match=message):
+        trainer.run()
+    assert not trained
+    assert claim_elsewhere(run.store.root)
+
+
+def test_schedule_that_is_given_may_be_stepped_by_a_function(build):
+    rates = []
+
+    def update(engine, batch):
+        rates.append(step(engine, batch)["lr"])
+
+    schedules = []
+
+    def handlers(optimizer):
+        schedules.append(halving(optimizer))
+        return [Attached(lambda: schedules[0].step(), Events.EPOCH_COMPLETED)]
+
+    trainer, run = build(Rounds, handlers, update)
+    run.lr_scheduler = schedules[0]
+    trainer.run()
+    assert rates == [0.5] * 3 + [0.25] * 3 + [0.5] * 3 + [0.25] * 3
+
+
+def test_schedule_is_stepped_behind_the_start_and_before_the_end(build):
+    trainer, _run = build(Rounds, update=step)
+    monai_steps(halving)(trainer.optimizer).attach(trainer)
+    with pytest.raises(
+        ValueError, match=r"must be attached before Rounds, else a training would begin with the second"
+    ):
+        trainer.run()
+    trainer, _run = build(Rounds, update=step)
+    rates = []
+    ignite_steps(cyclical, Events.EPOCH_STARTED)(trainer.optimizer).attach(trainer)
+    trainer.add_event_handler(Events.ITERATION_STARTED, lambda e: rates.append(e.optimizer.param_groups[0]["lr"]))
+    trainer.run()
+    assert rates[0] != rates[3]
+    assert rates[:6] == rates[6:]
+
+
+def scaled_step(scales):
+    def update(engine, batch):
+        engine.optimizer.zero_grad()
+        engine.scaler.scale(engine.network(batch["image"]).mean()).backward()
+        engine.scaler.step(engine.optimizer)
+        engine.scaler.update()
+        scales.append(engine.scaler.get_scale())
+        return {}
+
+    return update
+
+
+def with_scaler(trainer, **options):
+    """Give a trainer a scaler when it starts, as MONAI does with ``amp=True`` on a GPU."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2, **options)
+    trainer._event_handlers[Events.STARTED].insert(0, (lambda: setattr(trainer, "scaler", scaler), (), {}))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_every_training_begins_with_the_first_scale_of_gradients(build, enabled):
+    scales = []
+    trainer, run = build(Rounds, update=scaled_step(scales))
+    with_scaler(trainer, enabled=enabled)
+    trainer.run()
+    assert scales[:6] == ([4.0, 8.0, 8.0, 16.0, 16.0, 32.0] if enabled else [1.0] * 6)
+    assert scales[6:] == scales[:6]
+    assert bool(run._initial["scaler"]) is enabled
+
+
+@pytest.mark.parametrize("epoch", [2, 3, 4])
+def test_interrupted_run_goes_on_with_the_first_schedule_and_scale(build, tmp_path, epoch):
+    def start(folder):
+        rates, scales, schedules = [], [], []
+
+        def update(engine, batch):
+            rates.append(engine.optimizer.param_groups[0]["lr"])
+            return scaled_step(scales)(engine, batch)
+
+        def handlers(optimizer):
+            schedules.append(halving(optimizer))
+            return [LrScheduleHandler(schedules[0], print_lr=False)]
+
+        trainer, run = build(Rounds, handlers, update)
+        with_scaler(trainer)
+        parts = {"network": trainer.network, "optimizer": trainer.optimizer, "schedule": schedules[0], "run": run}
+        ResumeHandler(tmp_path / folder / "checkpoint.pt", {**parts, "trainer": trainer}).attach(trainer)
+        return trainer, rates, scales
+
+    whole, rates, scales = start("whole")
+    whole.run()
+    cut, *_ = start("cut")
+    cut.add_event_handler(Events.EPOCH_STARTED(once=epoch), lambda: fail(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        cut.run()
+    again, *found = start("cut")
+    again.run()
+    done = 3 * (epoch - 1)
+    assert found == [rates[done:], scales[done:]]
+    assert rates[6:] == rates[:6]
+    assert scales[6:] == scales[:6]
+
+
+def test_schedule_that_the_run_began_without_is_refused(build):
+    _, run = build(Rounds)
+    saved = run.state_dict() | {"initial": {"network": {}, "optimizer": {}}}
+    trainer, run = build(Rounds, lambda optimizer: [monai_steps(halving)(optimizer)])
+    run.load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"^The checkpoint must hold the first state of lr_scheduler_1, without which"):
+        trainer.run()
 
 
 def test_training_without_a_fold_begins_with_fresh_batches(build):
