@@ -1,48 +1,61 @@
-"""The choice of a correction for one class, by what it does to the clean cases."""
+"""The choice of a shift for one class: made and judged without the case that judges it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from monai_sc.functional.distance import has_boundary, signed_distance
+from monai_sc.correction.table import LEFT, ShiftTable
+from monai_sc.functional.bias import group_means
 from monai_sc.wording import counted
 
-__all__ = ["ClassCorrection", "ShiftCounts", "ShiftTable", "choose_correction"]
+__all__ = ["ClassCorrection", "choose_correction", "clear_gain"]
 
-STEP = 0.25  # between the shifts that are tried, in the unit of the distances
-LEFT = 0.5  # a shift that leaves less of a structure than this is refused, unless clean labels are as much smaller
+LEAST_SPREAD = 0.15  # voxels, of two displacements
+CLEAR = 0.841  # one-sided probability: one standard error with many cases, more with few
 
 
 @dataclass(frozen=True)
 class ClassCorrection:
-    r"""How the predicted boundary of a class is moved.
+    r"""How the boundary of a class is moved, in predictions or in given labels.
 
     Attributes:
         representation: ``"distance"``, ``"logit"``, or ``"none"``.
-        shift: by which it is moved back; negative shrinks. With ``"logit"`` it is :math:`\hat\Delta` of eq. 8.
+        shift: by which the boundary is moved; negative shrinks. With ``"logit"`` it is :math:`\hat\Delta` of eq. 8. In
+            the unit of the spacing.
         gamma: width of the ``"logit"`` correction.
-        floor: part of a predicted structure that must be left, else the case is not corrected.
-        dice_before: mean Dice on the clean cases, uncorrected.
-        dice_after: the same, corrected; never less.
-        dice_present: the same over the clean cases that hold the class, corrected if that serves better there; 1 where
-            none holds it. It tells whether the network has learnt the class.
-        evidence: for each candidate its mean Dice on the clean cases, each case judged by what the others give.
-        note: why the correction is what it is.
+        floor: part of an object that must be left, else it is not moved.
+        group_shifts: of the groups that have one of their own.
+        dice_before: mean Dice on the clean cases, not moved.
+        dice_after: the same, moved, each case by what the others say; ``nan`` with a single case.
+        evidence: that mean for each candidate.
+        note: why it is what it is.
     """
 
     representation: str = "none"
     shift: float = 0.0
     gamma: float = 1.0
     floor: float = LEFT
-    dice_before: float = float("nan")
-    dice_after: float = float("nan")
-    dice_present: float = 1.0
+    group_shifts: dict[str, float] = field(default_factory=dict)
+    dice_before: float = math.nan
+    dice_after: float = math.nan
     evidence: dict[str, float] = field(default_factory=dict)
     note: str = ""
+
+    def shift_of(self, group: Hashable = None) -> float:
+        """Return the shift of a group, or the common one."""
+        return self.group_shifts.get(str(group), self.shift) if self.representation != "none" else 0.0
+
+    def scaled(self, factor: float) -> ClassCorrection:
+        """Return it with shifts in another unit."""
+        groups = {group: shift * factor for group, shift in self.group_shifts.items()}
+        return replace(self, shift=self.shift * factor, group_shifts=groups)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the correction as JSON types."""
@@ -54,170 +67,150 @@ class ClassCorrection:
         return cls(**content)
 
 
-class ShiftCounts(NamedTuple):
-    """The voxels of one case and class: of the prediction by shift, those of them in the label, and of the label."""
-
-    predicted: np.ndarray
-    common: np.ndarray
-    true: int
+@functools.cache
+def student(probability: float, cases: int) -> float:
+    """Return the quantile of Student's t for the mean of some cases."""
+    return float(stats.t.ppf(probability, cases - 1))
 
 
-class ShiftTable:
-    """What each shift would do to the Dice of each clean case, for one class.
+def clear_gain(gains: np.ndarray) -> bool:
+    """Say whether the mean of paired gains ``(cases,)`` is clear: over the quantile of Student's t, in its errors.
 
-    The shifts are those of a grid of a quarter of a unit within ``reach``. A case costs one signed distance, whatever
-    the number of shifts: the voxels are counted by their distance, in the label and out of it.
-
-    Args:
-        reach: largest shift, in the unit of the distances.
-        metric: ``"euclidean"`` or ``"taxicab"``.
-        counts: of the cases, from :py:meth:`count`.
+    That is one standard error with many cases. With few, the error is itself uncertain, and more is asked for.
     """
+    values = gains[np.isfinite(gains)]
+    if len(values) < 2 or not values.mean() > 1e-9:
+        return False
+    error = values.std(ddof=1) / math.sqrt(len(values))
+    return bool(values.mean() > student(CLEAR, len(values)) * error)
 
-    def __init__(self, reach: float, metric: str, counts: Sequence[ShiftCounts] = ()) -> None:
-        steps = int(np.floor(reach / STEP))
-        self.shifts = STEP * np.arange(-steps, steps + 1)
-        self.metric = metric
-        self.predicted = [own.predicted for own in counts]
-        self.common = [own.common for own in counts]
-        self.true = [own.true for own in counts]
 
-    def count(
-        self,
-        prediction: np.ndarray,
-        label: np.ndarray,
-        *,
-        spacing: Sequence[float] | None,
-        ignored: np.ndarray | None,
-        unit: float = 1.0,
-    ) -> ShiftCounts:
-        """Count the voxels of a case: boolean masks ``(*spatial)``; a distance of 1 counts as ``unit``."""
-        counted = np.ones(label.shape, dtype=bool) if ignored is None else ~ignored
-        if has_boundary(prediction[None])[0]:
-            phi = np.asarray(signed_distance(prediction[None], metric=self.metric, spacing=spacing, origin="face"))[0]
-            # The first shift whose region holds the voxel; a shift s holds those with a distance of at most s.
-            first = np.searchsorted(self.shifts, unit * phi[counted].ravel())
-            size = len(self.shifts) + 1
-            within = label[counted].ravel()
-            predicted = np.bincount(first, minlength=size).cumsum()[:-1]
-            common = np.bincount(first[within], minlength=size).cumsum()[:-1]
-        else:  # nothing to move
-            same = np.ones(len(self.shifts), dtype=np.int64)
-            predicted = same * int((prediction & counted).sum())
-            common = same * int((prediction & label & counted).sum())
-        return ShiftCounts(predicted, common, int((label & counted).sum()))
+def excludes_zero(displacements: np.ndarray) -> bool:
+    """Say whether the 95% interval of a mean displacement excludes 0; never with fewer than two cases.
 
-    @property
-    def floor(self) -> float:
-        """The part of a prediction that must be left: a half, or a half of what the clean cases say is right."""
-        size, true = self._volumes()
-        ratios = true[(size > 0) & (true > 0)] / size[(size > 0) & (true > 0)]
-        return LEFT * float(min(1.0, ratios.min())) if len(ratios) else LEFT
-
-    def dice(self) -> np.ndarray:
-        """Return the Dice ``(cases, shifts)``; 1 where both masks are empty, that of no shift where one is refused."""
-        predicted, common = np.array(self.predicted, dtype=np.float64), np.array(self.common, dtype=np.float64)
-        total = predicted + np.array(self.true)[:, None]
-        dice = np.where(total > 0, 2 * common / np.maximum(total, 1), 1.0)
-        still = len(self.shifts) // 2
-        refused = predicted < self.floor * predicted[:, still : still + 1]
-        return np.asarray(np.where(refused, dice[:, still : still + 1], dice))
-
-    def refused(self, shift: float) -> int:
-        """Return in how many clean cases a shift leaves too little."""
-        predicted = np.array(self.predicted)
-        still = len(self.shifts) // 2
-        return int((predicted[:, self.nearest(shift)] < self.floor * predicted[:, still]).sum())
-
-    def nearest(self, shift: float) -> int:
-        """Return the index of the shift of the grid that is nearest to ``shift``."""
-        return int(np.argmin(np.abs(self.shifts - shift)))
-
-    def _volumes(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(self.predicted)[:, len(self.shifts) // 2], np.array(self.true)
+    Two values may be equal by chance: their standard deviation counts as at least 0.15 voxels.
+    """
+    values = displacements[np.isfinite(displacements)]
+    if len(values) < 2:
+        return False
+    spread = max(float(values.std(ddof=1)), LEAST_SPREAD if len(values) == 2 else 0.0)
+    error = spread / math.sqrt(len(values))
+    return bool(abs(values.mean()) > student(0.975, len(values)) * error)
 
 
 def choose_correction(
     table: ShiftTable,
     displacements: np.ndarray,
     representation: str,
+    rows: np.ndarray,
     *,
     gamma: float = 1.0,
-    logit_dice: Mapping[float, np.ndarray] | None = None,
+    groups: Sequence[Hashable] | None = None,
+    clearly: bool = True,
 ) -> ClassCorrection:
-    r"""Return the correction of one class.
+    r"""Return the shift of one class that some clean cases speak for, in voxels.
 
-    ``"auto"`` compares no correction, ``"distance"`` with the bias, ``"distance"`` with the shift that serves best, and
-    ``"logit"`` with each :math:`\gamma`; a case is judged by the bias or the shift that the other cases give. What
-    does not beat no correction on the clean cases, so and with all of them, is not chosen.
+    ``"auto"`` compares no shift, ``"distance"`` with the mean displacement, with that of each group, with the shift
+    that serves best; each case is judged by what the other cases give. The mean displacement is given up only for what
+    serves clearly better (:py:func:`clear_gain`), and no shift as well. With two cases there is one candidate, the mean
+    displacement, and only if its interval excludes 0. One case judges nothing: its shift is chosen, and ``dice_after``
+    is ``nan``.
 
     Args:
-        table: of the clean cases.
+        table: of all cases.
         displacements: ``(cases,)``, in the same order; ``nan`` where there is none.
-        representation: ``"auto"``, ``"distance"`` or ``"logit"``.
+        representation: ``"auto"``, ``"distance"`` or ``"logit"``; the latter two by the mean, whatever it does.
+        rows: indices of the cases that have a say.
         gamma: of ``"logit"``, unless ``representation`` is ``"auto"``.
-        logit_dice: by :math:`\gamma` the Dice ``(cases,)`` of the ``"logit"`` correction by the bias of all cases.
+        groups: of all cases.
+        clearly: a shift must beat no shift clearly, not only on average.
     """
-    dice = table.dice()
-    still = len(table.shifts) // 2
-    before = float(dice[:, still].mean())
-    usable = np.isfinite(displacements)
-    base = ClassCorrection(floor=table.floor, dice_before=before, dice_after=before)
-    if not usable.any():
-        return replace(base, note="no clean case shows a boundary of it and of its prediction")
+    dice = table.dice
+    rows = np.asarray(rows, dtype=np.int64)
+    before = dice[rows, table.still]
+    usable = rows[np.isfinite(displacements[rows])]
+    base = ClassCorrection(floor=table.floor, dice_before=_mean(before), dice_after=_mean(before))
+    if not len(usable):
+        return replace(base, note="in no clean case do the two boundaries meet")
     bias = float(displacements[usable].mean())
+    rest = [usable[usable != i] for i in rows]
+    biases = [float(displacements[r].mean()) if len(r) else math.nan for r in rest]
+
+    def at(case: int, shift: float) -> float:
+        return float(dice[case, table.nearest(0.0 if math.isnan(shift) else shift)])
+
     if representation != "auto":
-        after = dice[:, table.nearest(bias)] if representation == "distance" else (logit_dice or {})[gamma]
-        fixed = replace(
-            base,
-            representation=representation,
-            shift=bias,
-            gamma=gamma,
-            dice_after=float(np.mean(after)),
-            note="as asked",
+        own_shifts = {} if groups is None else _group_shifts(displacements, groups, usable, table)
+        return ClassCorrection(
+            representation, bias, gamma, base.floor, own_shifts, base.dice_before, math.nan, note="as asked"
         )
-        return fixed
-    candidates: dict[str, tuple[float, ClassCorrection]] = {"none": (before, base)}
-    count = len(dice)
-    rest = ~np.eye(count, dtype=bool) if count > 1 else np.ones((1, 1), dtype=bool)
-    biases = [np.nanmean(displacements[r]) if np.isfinite(displacements[r]).any() else 0.0 for r in rest]
-    judged = [dice[i, table.nearest(b)] for i, b in enumerate(biases)]
     at_bias = float(table.shifts[table.nearest(bias)])
-    candidates["distance"] = (
-        float(np.mean(judged)),
-        replace(base, representation="distance", shift=at_bias, dice_after=float(dice[:, table.nearest(bias)].mean())),
-    )
-    if count > 1:  # with one case, the shift that is best for it would be judged by itself
-        judged = [dice[i, _best(dice[r], table, b)] for i, (r, b) in enumerate(zip(rest, biases, strict=True))]
-        index = _best(dice, table, bias)
-        candidates["best shift"] = (
-            float(np.mean(judged)),
-            replace(
-                base,
-                representation="distance",
-                shift=float(table.shifts[index]),
-                dice_after=float(dice[:, index].mean()),
-            ),
+    candidates = {"distance": replace(base, representation="distance", shift=at_bias)}
+    if len(rows) == 1:
+        return replace(candidates["distance"], dice_after=math.nan, note="a single clean case gives it")
+    scores = {"distance": np.array([at(case, shift) for case, shift in zip(rows, biases, strict=True)])}
+    if len(rows) > 2:
+        scores["best shift"] = np.array(
+            [dice[case, _best(dice[rows[rows != case]], table, b)] for case, b in zip(rows, biases, strict=True)]
         )
-    for width, scores in (logit_dice or {}).items():
-        candidates[f"logit, gamma {width:g}"] = (
-            float(scores.mean()),
-            replace(base, representation="logit", shift=bias, gamma=width, dice_after=float(scores.mean())),
+        best = float(table.shifts[_best(dice[rows], table, bias)])
+        candidates["best shift"] = replace(base, representation="distance", shift=best)
+    if groups is not None and len(rows) > 2:
+        own = {case: _group_shifts(displacements, groups, usable[usable != case], table) for case in rows}
+        scores["groups"] = np.array([at(c, own[c].get(str(groups[c]), b)) for c, b in zip(rows, biases, strict=True)])
+        candidates["groups"] = replace(
+            base,
+            representation="distance",
+            shift=at_bias,
+            group_shifts=_group_shifts(displacements, groups, usable, table),
         )
-    evidence = {name: score for name, (score, _) in candidates.items()}
-    name = max(candidates, key=lambda n: evidence[n])
-    chosen = candidates[name][1]
-    words = {"distance": "a shift by the bias", "best shift": "this shift"}.get(name, "the published rule")
-    note = f"{words} gives the best Dice on {counted(count, 'clean case')}"
-    if chosen.dice_after <= before or evidence[name] <= before:
-        chosen, note = base, "no correction gives a better Dice on the clean cases"
-        if refused := table.refused(bias):
-            note += f"; a shift by {bias:+.2f} would leave too little of it in {refused} of {count}"
-    return replace(chosen, evidence=evidence, note=note)
+    evidence = {"none": _mean(before), **{name: _mean(values) for name, values in scores.items()}}
+    name = "distance"
+    for other in sorted(scores, key=lambda n: -evidence[n]):
+        # The simplest shift, by the bias, is given up only for one that is clearly better.
+        if other == name or clear_gain(scores[other] - scores[name]):
+            name = other
+            break
+    words = {
+        "distance": "a shift by the bias",
+        "best shift": "this shift",
+        "groups": "a shift of its own for each group",
+    }[name]
+    note = f"{words} gives the best Dice on {counted(len(rows), 'clean case')}, each judged by the others"
+    few = clearly and len(rows) < 3 and not excludes_zero(displacements[rows])
+    gains = scores[name] - before
+    if few or not (clear_gain(gains) if clearly else gains.mean() > 0):
+        note = (
+            "the interval of the bias contains 0, from few clean cases"
+            if few
+            else "no shift raises the Dice of clean cases clearly, each judged by the others"
+        )
+        if refused := table.refused(bias, rows):
+            note += f"; a shift by {bias:+.2f} voxels would leave too little of it in {refused} of {len(rows)}"
+        return replace(base, evidence=evidence, note=note)
+    return replace(candidates[name], dice_after=evidence[name], evidence=evidence, note=note)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
 
 
 def _best(dice: np.ndarray, table: ShiftTable, bias: float) -> int:
     """Return the shift with the highest mean Dice; of equals the one that is nearest to the bias."""
     means = dice.mean(axis=0)
     equal = means >= means.max() - 1e-9
-    return int(np.argmin(np.where(equal, np.abs(table.shifts - bias), np.inf)))
+    return int(np.argmin(np.where(equal, np.abs(table.shifts - (0.0 if math.isnan(bias) else bias)), np.inf)))
+
+
+def _group_shifts(
+    displacements: np.ndarray, groups: Sequence[Hashable], rows: np.ndarray, table: ShiftTable
+) -> dict[str, float]:
+    """Return the shift of each group, drawn toward the common one."""
+    if not len(rows):
+        return {}
+    means = group_means(displacements[rows][:, None], [str(groups[i]) for i in rows])
+    return {
+        str(group): float(table.shifts[table.nearest(float(mean[0]))])
+        for group, mean in means.items()
+        if mean[0] == mean[0]
+    }

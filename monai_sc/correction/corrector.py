@@ -1,42 +1,70 @@
-"""The corrector: fitted on predictions of a few clean cases, it corrects predictions and labels of all others."""
+"""The corrector: fitted on a few clean cases, it corrects the labels, and the predictions, of all others."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from monai.config import NdarrayOrTensor
 
-from monai_sc.correction.cases import CleanCases
-from monai_sc.correction.choice import ClassCorrection, choose_correction
-from monai_sc.correction.evidence import Exchange, gather_evidence, logit_dice, shifts_of_groups
-from monai_sc.correction.exclusive import exclusive_map, take_back_losers
+from monai_sc.correction.cases import Cases, Size, in_voxels, unit_of
+from monai_sc.correction.choice import ClassCorrection
+from monai_sc.correction.class_fit import ClassBias, ClassFit, Options
+from monai_sc.correction.evidence import Exchange, max_reach
+from monai_sc.correction.exclusive import exclusive_map, logits_of_map
+from monai_sc.correction.fitting import fit_classes
 from monai_sc.correction.format import LabelFormat
-from monai_sc.correction.move import corrected_scores
-from monai_sc.correction.presence import PresenceRates, PresenceRule, choose_presence_rule, presence_rates
-from monai_sc.correction.shape import GivenLearner, GivenShape, blend_shapes
-from monai_sc.correction.state import forget_bias, read_state, report_of, state_of
-from monai_sc.functional.bias import REGIONS, BoundaryBias, boundary_bias
-from monai_sc.functional.checks import check_choice, check_same_shape, check_spacing
+from monai_sc.correction.given import settle
+from monai_sc.correction.label import EMPTIED, Corrected, check_label, class_label
+from monai_sc.correction.move import object_scores
+from monai_sc.correction.presence import PresenceRates, PresenceRule, presence_rates
+from monai_sc.correction.shape import GivenShape
+from monai_sc.correction.state import read_state, report_of, state_of
+from monai_sc.functional.bias import REGIONS, BoundaryBias
+from monai_sc.functional.checks import check_choice, check_same_shape
 from monai_sc.functional.correction import check_correction
 
 CHOICES = ("auto", "distance", "logit")
-GAMMAS = (0.5, 1.0)  # of the "logit" corrections that "auto" tries
 Spacing = Sequence[float] | None
 
 
+@dataclass(frozen=True)
+class Fields:
+    """What a corrected prediction says: arrays ``(classes, *spatial)``, in voxels of the corrector's unit.
+
+    Attributes:
+        scores: signed distance to the corrected boundary, positive inside.
+        suspect: the same of objects that are taken for false ones, ``None`` where there are none.
+        raw: with ``"softmax"`` the logits of all channels.
+        refused: for each class the number of objects whose shift would leave too little.
+    """
+
+    scores: np.ndarray
+    suspect: np.ndarray | None
+    raw: np.ndarray | None
+    refused: list[int]
+
+
 class SpatialCorrector:
-    r"""Correct predictions, and labels, by what a few clean cases say of the network: no engine, no files.
+    r"""Correct labels, and predictions, by what a few clean cases say: no engine, no files.
 
-    ``fit`` measures on clean cases how far each predicted boundary lies off (:math:`\hat\Delta`, Yao et al., ICLR
-    2023, eq. 6), chooses per class how to move it back, and a rule for objects that are not there. What it chooses
-    never makes the predictions of the clean cases worse. ``fit_given`` learns how the labels that were given lie to the
-    corrected predictions. ``transform`` corrects one case: the prediction says where the boundary lies, and the given
-    label, moved there, adds its shape.
+    ``fit`` measures on clean cases how far the boundaries of predictions, and of the labels that the cases were given,
+    lie off (:math:`\hat\Delta`, Yao et al., ICLR 2023, eq. 6), and chooses per class how to move them back. Each choice
+    is repeated without the case that judges it, and what does not clearly beat leaving things as they are is not done.
+    ``transform`` corrects one case. Its label
 
-    All distances are in the unit of ``spacing`` (mm, if it is in mm), in voxels without it.
+    - stays (``"keep"``),
+    - is the given one, moved by the bias of given labels (``"move"``),
+    - or that of the network, moved by the bias of the network, with the shape of the given one (``"blend"``) or
+      without (``"predict"``).
+
+    Where clean cases have a given label, they say which. Where they have none, ``fit_given`` compares given labels of
+    other cases with corrected predictions. Predictions may be left out; then labels are moved, or stay.
+
+    All distances are in the unit of ``spacing`` (mm, if it is in mm), in voxels without it. Inside they are in voxels,
+    so that the unit changes nothing.
 
     Args:
         class_names: one per channel; with ``"softmax"`` one per channel but the first, which is the background.
@@ -44,15 +72,15 @@ class SpatialCorrector:
             class per voxel, labels ``(1, *spatial)`` of 0 (background) and ``1, 2, ...`` (``class_names``), and so is
             the result.
         probabilities: predictions are probabilities, not logits; they are clipped to ``[1e-6, 1 - 1e-6]``.
-        representation: ``"auto"``: per class what serves best on the clean cases; ``"distance"`` or ``"logit"``: that
-            one, by :math:`\hat\Delta`, as published.
+        representation: ``"auto"``: per class what serves best on held-out clean cases, if anything does; ``"distance"``
+            or ``"logit"``: that one, by :math:`\hat\Delta`, as published, whatever it does.
         gamma: width of the ``"logit"`` correction, in ``(0, 1]``, where it was asked for.
         metric: ``"euclidean"`` or ``"taxicab"``; the latter needs voxels with equal sides.
         region: of the bias, ``"boundary"`` or ``"image"``.
-        presence: look for a rule that drops objects which are not there.
+        presence: look for a rule that drops predicted objects which are not there.
         shape_weight: of the given label's shape in the corrected label, in ``[0, 1]``; 0 is the prediction alone.
         max_shift: no boundary moves farther, in the unit of the distances.
-        tolerance: a bias under it does no harm, in the same unit.
+        tolerance: a bias under it does no harm, in the same unit; by default one voxel, of the smallest side.
         ignore_value: voxels of a label with this value are unknown: they do not count, and stay as they are.
 
     Raises:
@@ -61,12 +89,12 @@ class SpatialCorrector:
     Example:
         >>> import numpy as np
         >>> y, x = np.mgrid[:40, :40] - 20
-        >>> clean = [(np.hypot(y, x) <= r)[None] for r in (8, 9, 10)]
-        >>> logits = [(r + 3 - np.hypot(y, x))[None] for r in (8, 9, 10)]  # three voxels too large
-        >>> corrector = SpatialCorrector(["disc"]).fit(logits, clean)
-        >>> corrector.bias.mean.round().tolist(), corrector.bias.verdict
+        >>> clean = [(np.hypot(y, x) <= r)[None] for r in (8, 9, 10, 11)]
+        >>> given = [(np.hypot(y, x) <= r + 3)[None] for r in (8, 9, 10, 11)]  # three voxels too large
+        >>> corrector = SpatialCorrector(["disc"]).fit(None, clean, given=given)
+        >>> corrector.label_bias.mean.round().tolist(), corrector.label_bias.verdict
         ([-3.0], ('biased',))
-        >>> bool((corrector.transform(logits[0]) == clean[0]).mean() > 0.99)
+        >>> bool((corrector.transform(given=given[0]) == clean[0]).mean() > 0.99)
         True
     """
 
@@ -83,7 +111,7 @@ class SpatialCorrector:
         presence: bool = True,
         shape_weight: float = 0.5,
         max_shift: float | None = None,
-        tolerance: float = 1.0,
+        tolerance: float | None = None,
         ignore_value: int | None = None,
     ) -> None:
         self.format = LabelFormat(class_names, output, probabilities, ignore_value)
@@ -92,7 +120,7 @@ class SpatialCorrector:
         check_choice(region, REGIONS, "region")
         if not 0 <= shape_weight <= 1:
             raise ValueError(f"shape_weight must be in [0, 1], got {shape_weight}.")
-        if not tolerance >= 0:
+        if tolerance is not None and not tolerance >= 0:
             raise ValueError(f"tolerance must be at least 0, got {tolerance}.")
         self.class_names = self.format.class_names
         self.output = output
@@ -106,34 +134,32 @@ class SpatialCorrector:
         self.shape_weight = shape_weight
         self.max_shift = max_shift
         self.tolerance = tolerance
-        self.corrections: list[ClassCorrection] = []
-        self.rules: list[PresenceRule | None] = []
-        self.rates: list[PresenceRates] = []
-        self.shapes: list[GivenShape | None] = []
-        self.group_shifts: dict[str, list[float]] = {}
-        self.bias: BoundaryBias | None = None
+        self.fits: list[ClassFit] = []
+        self.unit: float | None = None
         self.num_clean = 0
-        self.refused: list[int] = [0] * len(self.class_names)
 
     def fit(
         self,
-        predictions: Iterable[NdarrayOrTensor],
+        predictions: Iterable[NdarrayOrTensor] | None,
         labels: Iterable[NdarrayOrTensor],
         *,
+        given: Iterable[NdarrayOrTensor | None] | None = None,
         spacing: Spacing | Iterable[Spacing] = None,
         groups: Sequence[Hashable] | None = None,
         ignore: Iterable[NdarrayOrTensor | None] | None = None,
         exchange: Exchange = list,
     ) -> SpatialCorrector:
-        """Measure the bias on clean cases, and choose the correction.
+        """Measure the bias on clean cases, choose the correction, and judge it.
 
         Args:
-            predictions: of the clean cases, each ``(channels, *spatial)``; read up to three times, one at a time, so
-                a list, or an object that loads a case when it is asked for it, and no generator.
+            predictions: of the clean cases, each ``(channels, *spatial)``; read up to twice, one at a time, so
+                a list, or an object that loads a case when it is asked for it, and no generator. ``None``: there are
+                no predictions, and ``given`` labels are moved.
             labels: the clean labels, in the same order.
+            given: the labels that these cases were given, ``None`` for a case that has none.
             spacing: size of a voxel along each axis, for all cases or for each.
             groups: name of the annotator, site or scanner of each case; each gets a shift of its own, drawn toward the
-                common one (:py:func:`monai_sc.functional.grouped_bias`).
+                common one (:py:func:`monai_sc.functional.grouped_bias`), if that serves better.
             ignore: for each case a mask ``(channels or 1, *spatial)`` of voxels that do not count, or ``None``.
             exchange: where several processes measure a part of the cases each, a function that is given a list with
                 one entry per case of this process, and returns the entries of all, in the order of all cases. It is
@@ -145,48 +171,11 @@ class SpatialCorrector:
         Raises:
             ValueError: when there is no case, no class is usable in any case, or a shape or a value does not fit.
         """
-        for name, values in (("predictions", predictions), ("labels", labels)):
-            if iter(values) is values:
-                raise ValueError(
-                    f"{name} must be a list or another collection that can be read twice, got an iterator."
-                )
-        cases = CleanCases(self.format, predictions, labels, spacing, ignore)
-        evidence = gather_evidence(
-            cases, metric=self.metric, region=self.region, max_shift=self.max_shift, exchange=exchange
-        )
-        self.num_clean = len(evidence.dice)
-        self.bias = boundary_bias(evidence.displacements, tolerance=self.tolerance)
-        gammas = {"auto": GAMMAS, "logit": (self.gamma,)}.get(self.representation, ())
-        floors = [table.floor for table in evidence.tables]
-        by_logit = logit_dice(
-            cases, self.bias.mean, gammas, floors, metric=self.metric, max_shift=self.max_shift, exchange=exchange
-        )
-        self.corrections, self.rates, self.rules = [], [], []
-        for k, table in enumerate(evidence.tables):
-            correction = choose_correction(
-                table,
-                evidence.displacements[:, k],
-                self.representation,
-                gamma=self.gamma,
-                logit_dice={gamma: scores[:, k] for gamma, scores in by_logit.items()},
-            )
-            present = evidence.present[:, k]
-            rule = None
-            kept = evidence.dice_with(k, correction, by_logit)
-            if present.any():
-                correction = replace(correction, dice_present=max(evidence.floor(k), float(kept[present].mean())))
-            if self.presence:
-                rule = choose_presence_rule(evidence.features[:, k], kept, present, evidence.floor(k))
-            self.corrections.append(correction)
-            self.rates.append(presence_rates(evidence.predicted[:, k], present))
-            self.rules.append(rule)
-        self.group_shifts = {}
-        if groups is not None:
-            self.group_shifts, self.corrections = shifts_of_groups(evidence, exchange([*groups]), self.corrections)
-        self.shapes = [None] * len(self.class_names)
-        if self.representation == "auto":
-            take_back_losers(self, cases, groups, exchange)
-            self.refused = [0] * len(self.class_names)  # only cases that are corrected later count
+        if predictions is None and given is None:
+            raise ValueError("predictions or given must be there, got neither: nothing is compared with labels.")
+        cases = Cases(self.format, predictions, labels, given=given, spacing=spacing, ignore=ignore, groups=groups)
+        self.unit = cases.unit = unit_of(exchange(cases.sizes()))
+        self.fits, self.num_clean, _ = fit_classes(self, cases, exchange)
         return self
 
     def fit_given(
@@ -195,13 +184,19 @@ class SpatialCorrector:
         given: Iterable[NdarrayOrTensor],
         *,
         spacing: Spacing | Iterable[Spacing] = None,
+        groups: Sequence[Hashable] | None = None,
     ) -> SpatialCorrector:
         """Learn how given labels lie to corrected predictions, from some of the cases that are to be corrected.
+
+        Where clean cases have no given label, this says whether corrected predictions, given labels that are moved to
+        them, or a blend of both are nearest to the truth; where there is a single clean case, whether its bias is large
+        against what the others differ by.
 
         Args:
             predictions: of a few dozen cases; more narrow the estimate little.
             given: their labels.
             spacing: as for ``fit``.
+            groups: as for ``fit``.
 
         Returns:
             This corrector.
@@ -209,11 +204,85 @@ class SpatialCorrector:
         Raises:
             ValueError: when ``fit`` has not been called, or a shape or a value does not fit.
         """
-        learner = GivenLearner(self)
-        for logits, masks, left_out, size in CleanCases(self.format, predictions, given, spacing):
-            learner.add(logits, masks, left_out, size)
-        self.shapes = [*learner.shapes()]
+        self.check_fitted()
+        cases = Cases(self.format, predictions, given, spacing=spacing, groups=groups)
+        cases.unit = self.unit
+        settle(self, cases)
         return self
+
+    @property
+    def options(self) -> Options:
+        """What a fit depends on, with distances in voxels."""
+        voxel = self.unit or 1.0
+        return Options(
+            self.representation,
+            self.gamma,
+            self.presence and self.representation == "auto",
+            self.shape_weight,
+            1.0 if self.tolerance is None else self.tolerance / voxel,
+        )
+
+    @property
+    def reach(self) -> float:
+        """Largest shift in voxels."""
+        return max_reach(None if self.max_shift is None else self.max_shift / (self.unit or 1.0))
+
+    @property
+    def corrections(self) -> list[ClassCorrection]:
+        """How predictions of each class are moved."""
+        return [fit.correction.scaled(self.unit or 1.0) for fit in self.fits]
+
+    @property
+    def moves(self) -> list[ClassCorrection]:
+        """How given labels of each class are moved."""
+        return [fit.move.scaled(self.unit or 1.0) for fit in self.fits]
+
+    @property
+    def rules(self) -> list[PresenceRule | None]:
+        """The rule for predicted objects that are not there, of each class."""
+        return [fit.rule for fit in self.fits]
+
+    @property
+    def rates(self) -> list[PresenceRates | None]:
+        """How often each class is predicted where it is absent, and missed where it is present."""
+        return [fit.rates for fit in self.fits]
+
+    @property
+    def shapes(self) -> list[GivenShape | None]:
+        """How given labels of each class lie to corrected predictions."""
+        return [None if fit.shape is None else fit.shape.scaled(self.unit or 1.0) for fit in self.fits]
+
+    @property
+    def bias(self) -> BoundaryBias | None:
+        """Boundary bias of the predictions, ``None`` before ``fit``."""
+        return self._bias([fit.network for fit in self.fits])
+
+    @property
+    def label_bias(self) -> BoundaryBias | None:
+        """Boundary bias of the given labels, from cases with both labels, ``None`` before ``fit``."""
+        return self._bias([fit.labels for fit in self.fits])
+
+    def measured_bias(self) -> BoundaryBias:
+        """Return the boundary bias of the predictions.
+
+        Raises:
+            ValueError: when ``fit`` has not been called.
+        """
+        return self._rows([fit.network for fit in self.check_fitted()])
+
+    def _bias(self, rows: Sequence[ClassBias]) -> BoundaryBias | None:
+        return self._rows(rows) if rows else None
+
+    def _rows(self, rows: Sequence[ClassBias]) -> BoundaryBias:
+        voxel = self.unit or 1.0
+        return BoundaryBias(
+            voxel * np.array([row.mean for row in rows]),
+            voxel * np.array([row.interval for row in rows]),
+            np.array([row.num_used for row in rows]),
+            np.array([row.num_skipped for row in rows]),
+            voxel * np.array([row.spread for row in rows]),
+            tuple(row.verdict for row in rows),
+        )
 
     def logits(self, prediction: NdarrayOrTensor) -> np.ndarray:
         """Return a prediction as one logit against the rest per class ``(classes, *spatial)``."""
@@ -234,59 +303,155 @@ class SpatialCorrector:
             group: of the case, where ``fit`` had groups; a group that it had not gets the common shift.
 
         Returns:
-            float32 ``(classes, *spatial)``, in the unit of ``spacing``. Where a class is absent, or must not be there
-            by its rule, all of it is minus the size of the image; where it is everywhere, plus that.
+            float32 ``(classes, *spatial)``, in the unit of ``spacing``. Farther than 10 voxels from a class it is minus
+            that. Where a class is absent, or must not be there by its rule, all of it is minus the size of the image;
+            where it is everywhere, plus that.
         """
-        return self.scores_of_logits(self.logits(prediction), spacing=spacing, group=group)
-
-    def scores_of_logits(
-        self, logits: np.ndarray, *, spacing: Spacing = None, group: Hashable | None = None
-    ) -> np.ndarray:
-        """Return :py:meth:`scores` of what :py:meth:`logits` returned."""
         self.check_fitted()
-        size = check_spacing(spacing, logits.ndim - 1)
-        scores = np.empty(logits.shape, dtype=np.float32)
-        for k, (correction, rule) in enumerate(zip(self.corrections, self.rules, strict=True)):
-            shift = self.shift(k, group)
-            scores[k], refused = corrected_scores(logits[k], correction, shift, rule, size=size, metric=self.metric)
-            self.refused[k] += refused
-        return scores
+        logits = self.logits(prediction)
+        size = in_voxels(spacing, self.unit, logits.ndim - 1)
+        scores = self.fields(logits, size=size, group=group).scores
+        return scores * np.float32(self.unit) if self.unit is not None else scores
 
-    def label_of_scores(
+    def fields(
         self,
-        scores: np.ndarray,
+        logits: np.ndarray,
         *,
-        logits: np.ndarray | None = None,
-        given: np.ndarray | None = None,
-        spacing: Spacing = None,
-    ) -> np.ndarray:
-        """Return the masks of corrected scores, with the shape of the given label where ``fit_given`` learnt it.
+        raw: np.ndarray | None = None,
+        size: Size = None,
+        group: Hashable | None = None,
+        fits: Sequence[ClassFit] | None = None,
+    ) -> Fields:
+        """Return what a corrected prediction says, of what :py:meth:`logits` returned.
 
         Args:
-            scores: of :py:meth:`scores`, perhaps resampled.
-            logits: with ``"softmax"`` the raw logits on the same grid, for voxels that no class claims.
-            given: boolean ``(classes, *spatial)``.
-            spacing: size of a voxel along each axis.
-
-        Returns:
-            Booleans ``(classes, *spatial)``, exclusive with ``"softmax"``.
+            logits: ``(classes, *spatial)``.
+            raw: with ``"softmax"`` the logits of all channels.
+            size: of a voxel, in voxels of the corrector's unit.
+            group: of the case.
+            fits: to correct by, one per class; by default the own ones.
         """
-        masks = scores >= 0
-        unit = 1.0 if spacing is None else min(spacing)
-        if given is not None and self.shape_weight:
-            for k, shape in enumerate(self.shapes):
-                # What is absent where its class has a rule stays away: a rule drops what the network is not sure of.
-                if shape is not None and (self.rules[k] is None or masks[k].any()):
-                    masks[k] = blend_shapes(
-                        scores[k], given[k], shape, weight=self.shape_weight, unit=unit, spacing=spacing
-                    )
-        if self.output == "softmax" and logits is not None:
-            masks = self.format.exclusive(exclusive_map(masks, scores, logits, spacing))
+        scores = np.empty(logits.shape, dtype=np.float32)
+        others, refused = [], []
+        for k, fit in enumerate(self.fits if fits is None else fits):
+            correction = self._capped(fit.correction)
+            scores[k], other, number = object_scores(
+                logits[k], correction, fit.rule, group, size=size, metric=self.metric
+            )
+            others.append(other)
+            refused.append(number)
+        suspect = None
+        if any(other is not None for other in others):
+            far = -np.abs(scores).max() - 1
+            suspect = np.stack([np.full(s.shape, far) if o is None else o for o, s in zip(others, scores, strict=True)])
+            suspect = suspect.astype(np.float32)
+        return Fields(scores, suspect, raw, refused)
+
+    def predicted(self, fields: Fields, size: Size = None) -> np.ndarray:
+        """Return the masks ``(classes, *spatial)`` that a corrected prediction gives alone."""
+        masks = fields.scores >= 0
+        if fields.raw is None:
+            return masks
+        return self.format.exclusive(exclusive_map(masks, fields.scores, fields.raw, size))
+
+    def corrected(
+        self,
+        fields: Fields | None,
+        given: np.ndarray,
+        *,
+        size: Size = None,
+        group: Hashable | None = None,
+        fits: Sequence[ClassFit] | None = None,
+        source: str | None = None,
+    ) -> Corrected:
+        """Return the corrected label of a case, and what is to be checked of it.
+
+        Args:
+            fields: of the prediction, on the grid of ``given``; ``None`` where there is none.
+            given: boolean ``(classes, *spatial)``.
+            size: of a voxel, in voxels of the corrector's unit.
+            group: of the case.
+            fits: to correct by; by default the own ones.
+            source: of all classes, without a look at what clean cases show; by default that of each.
+        """
+        masks, refused, to_check = given.copy(), [], {}
+        fits = self.fits if fits is None else fits
+        if fields is not None and self.shape_weight == 0 and self.representation != "auto":
+            # As published: predictions take the place of labels.
+            masks = self.predicted(fields, size)
+            axes = tuple(range(1, given.ndim))
+            stays = np.array([fit.source == "keep" for fit in fits])
+            gone = given.any(axis=axes) & ~masks.any(axis=axes) & ~stays
+            masks[gone | stays] = given[gone | stays]
+            if self.output == "softmax" and (gone | stays).any():
+                masks[~(gone | stays)] &= ~given[gone | stays].any(axis=0)
+            return Corrected(masks, list(fields.refused), {int(k): EMPTIED for k in np.flatnonzero(gone)})
+        weight = self.shape_weight
+        sources = [fit.source if source is None else source for fit in fits]
+        for k, (fit, name) in enumerate(zip(fits, sources, strict=True)):
+            own = replace(fit, move=self._capped(fit.move))
+            found = class_label(
+                own,
+                name,
+                None if fields is None else fields.scores[k],
+                None if fields is None or fields.suspect is None else fields.suspect[k],
+                given[k],
+                weight=weight,
+                metric=self.metric,
+                size=size,
+                group=group,
+            )
+            masks[k] = found.mask
+            by_network = fields is not None and name in ("blend", "predict")
+            refused.append(fields.refused[k] if fields is not None and by_network else found.refused)
+            if source is None:
+                masks[k], note = check_label(
+                    own, name, found, given[k], tolerance=self.options.tolerance, size=size, group=group
+                )
+                if note:
+                    to_check[k] = note
+        if self.output == "softmax":
+            still = [fit.move.representation == "none" for fit in fits]
+            stay = [name == "keep" or (name == "move" and s) for name, s in zip(sources, still, strict=True)]
+            masks = self._exclusive(masks, fields, given, sources, stay, size)
+            axes = tuple(range(1, given.ndim))
+            gone = given.any(axis=axes) & ~masks.any(axis=axes) & (source is None)
+            for index in np.flatnonzero(gone).tolist():
+                rule = fits[index].rule
+                if rule is None or not rule.drops_given:  # another class has taken all of it
+                    masks[:, given[index]] = False
+                    masks[index] = given[index]
+                    to_check[index] = EMPTIED
+        return Corrected(masks, refused, to_check)
+
+    def _exclusive(
+        self,
+        masks: np.ndarray,
+        fields: Fields | None,
+        given: np.ndarray,
+        sources: Sequence[str],
+        stay: Sequence[bool],
+        size: Size,
+    ) -> np.ndarray:
+        """Return masks of which each voxel is in one at most.
+
+        Of a class that stays, voxels neither come nor go: its boundaries with other classes stay as well.
+        """
+        by_network = fields is not None and any(name in ("blend", "predict") for name in sources)
+        if by_network and fields is not None and fields.raw is not None:
+            scores, raw = fields.scores, fields.raw
+        else:
+            raw = logits_of_map(given)
+            scores = np.where(given, 0.5, -0.5).astype(np.float32)
+        masks = self.format.exclusive(exclusive_map(masks, scores, raw, size))
+        stays = np.array(stay)
+        if stays.any():
+            masks = np.where(given[stays].any(axis=0) | masks[stays].any(axis=0), given, masks)
         return masks
 
     def transform(
         self,
-        prediction: NdarrayOrTensor,
+        prediction: NdarrayOrTensor | None = None,
         *,
         given: NdarrayOrTensor | None = None,
         trusted: NdarrayOrTensor | None = None,
@@ -296,7 +461,7 @@ class SpatialCorrector:
         """Return the corrected label of one case.
 
         Args:
-            prediction: ``(channels, *spatial)``.
+            prediction: ``(channels, *spatial)``; ``None`` where there is none.
             given: the label that the case has. Without it the result is the corrected prediction.
             trusted: ``(channels or 1, *spatial)``; where it is not 0, the given label stays as it is.
             spacing: size of a voxel along each axis.
@@ -309,62 +474,62 @@ class SpatialCorrector:
         Raises:
             ValueError: when ``fit`` has not been called, or a shape or a value does not fit.
         """
+        return self.correct(prediction, given=given, trusted=trusted, spacing=spacing, group=group)[0]
+
+    def correct(
+        self,
+        prediction: NdarrayOrTensor | None = None,
+        *,
+        given: NdarrayOrTensor | None = None,
+        trusted: NdarrayOrTensor | None = None,
+        spacing: Spacing = None,
+        group: Hashable | None = None,
+    ) -> tuple[np.ndarray, Corrected]:
+        """Return what :py:meth:`transform` returns, and what is to be checked of it; the arguments are the same."""
         self.check_fitted()
-        logits = self.logits(prediction)
-        masks, kept = None, None
+        if prediction is None and given is None:
+            raise ValueError("prediction or given must be there, got neither.")
+        masks, kept, fields, result = None, None, None, Corrected(np.zeros(0), [])
+        logits = None if prediction is None else self.logits(prediction)
         if given is not None:
-            masks, left_out = self.masks(given, "given")
-            check_same_shape(logits, masks, ("prediction", "given"))
-            kept = left_out
+            masks, kept = self.masks(given, "given")
+            if logits is not None:
+                check_same_shape(logits, masks, ("prediction", "given"))
+        spatial = logits.shape[1:] if logits is not None else masks.shape[1:] if masks is not None else ()
         if trusted is not None:
             if given is None:
                 raise ValueError("trusted needs given: it says which voxels of the given label stay.")
-            trust = self.format.trusted(trusted, given, logits.shape[1:])
+            trust = self.format.trusted(trusted, given, spatial)
             kept = trust if kept is None else kept | trust
-        scores = self.scores_of_logits(logits, spacing=spacing, group=group)
-        raw = self.format.raw(prediction) if self.output == "softmax" else None
-        label = self.label_of_scores(scores, logits=raw, given=masks, spacing=spacing)
+        size = in_voxels(spacing, self.unit, len(spatial))
+        if logits is not None and prediction is not None:
+            raw = self.format.raw(prediction) if self.output == "softmax" else None
+            fields = self.fields(logits, raw=raw, size=size, group=group)
         if masks is not None:
-            for k in np.flatnonzero([self.keeps_given(k) for k in range(len(masks))]):
-                # Of a class that stays, voxels neither come nor go, and no other class gets them.
-                stays = masks[k] | label[k]
-                own = (
-                    np.broadcast_to(stays, label.shape)
-                    if self.output == "softmax"
-                    else _only(stays, int(k), label.shape)
-                )
-                kept = own if kept is None else kept | own
-        return self.format.as_label(label, given, kept)
+            result = self.corrected(fields, masks, size=size, group=group)
+        elif fields is not None:
+            result = Corrected(self.predicted(fields, size), fields.refused)
+        return self.format.as_label(result.masks, given, kept), result
 
-    def keeps_given(self, k: int) -> bool:
-        """Say whether the given labels of class ``k`` stay: nothing that ``fit`` and ``fit_given`` saw is against them.
-
-        No correction serves on the clean cases, and the network agrees with the given labels at least as well as with
-        the clean ones.
-        """
-        shape, correction = self.shapes[k], self.corrections[k]
-        unmoved = correction.representation == "none" and self.rules[k] is None
-        return shape is not None and unmoved and shape.agreement >= correction.dice_after
-
-    def check_fitted(self) -> BoundaryBias:
-        """Return the bias that ``fit`` has measured.
+    def check_fitted(self) -> list[ClassFit]:
+        """Return what ``fit`` has found, one per class.
 
         Raises:
             ValueError: when ``fit`` has not been called.
         """
-        if self.bias is None or not self.corrections:
+        if not self.fits:
             raise ValueError("fit must be called first: without clean cases nothing is known of the bias.")
-        return self.bias
+        return self.fits
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was learnt, as JSON types: a checkpoint or a file can hold it."""
+        """Return what was learnt, and the options that change a result, as JSON types."""
         return state_of(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what :py:meth:`state_dict` returned.
 
         Raises:
-            ValueError: when it is of other classes.
+            ValueError: when it is of other classes, or of a corrector with other options.
         """
         read_state(self, state_dict)
 
@@ -372,33 +537,26 @@ class SpatialCorrector:
         """Return what was measured and chosen, one dictionary per class by name, as JSON types without ``nan``."""
         return report_of(self)
 
-    def take_class(self, k: int, other: SpatialCorrector) -> None:
-        """Take over what another corrector of the same classes learnt of class ``k``."""
-        for name in ("corrections", "rules", "rates", "shapes"):
-            getattr(self, name)[k] = getattr(other, name)[k]
-        for group, shifts in other.group_shifts.items():
-            self.group_shifts.setdefault(group, [c.shift for c in self.corrections])[k] = shifts[k]
-        bias, others = self.check_fitted(), other.check_fitted()
-        for name in ("mean", "interval", "num_used", "num_skipped", "spread"):
-            getattr(bias, name)[k] = getattr(others, name)[k]
-        verdict = [*bias.verdict[:k], others.verdict[k], *bias.verdict[k + 1 :]]
-        self.bias = replace(bias, verdict=tuple(verdict))
-
     def without_bias(self, num_clean: int) -> SpatialCorrector:
         """Return this corrector as one that has seen no usable clean case: it corrects nothing."""
-        forget_bias(self, num_clean)
+        nothing = ClassCorrection(dice_before=0.0, dice_after=0.0, note="no usable clean case")
+        bias = ClassBias(num_skipped=num_clean)
+        rates = presence_rates([False] * num_clean, [True] * num_clean)
+        self.fits = [
+            ClassFit(correction=nothing, source="keep", network=bias, dice_present=0.0, single_dice=0.0, rates=rates)
+            for _ in self.class_names
+        ]
+        self.num_clean = num_clean
         return self
 
     def shift(self, k: int, group: Hashable | None = None) -> float:
-        """Return by how much the boundaries of class ``k`` are moved in cases of a group; negative shrinks."""
-        shift = self.corrections[k].shift
-        if group is not None and str(group) in self.group_shifts and self.corrections[k].representation != "none":
-            shift = self.group_shifts[str(group)][k]
-        return shift if self.max_shift is None else float(np.clip(shift, -self.max_shift, self.max_shift))
+        """Return by how much predicted boundaries of class ``k`` are moved in cases of a group; negative shrinks."""
+        return self._capped(self.check_fitted()[k].correction).shift_of(group) * (self.unit or 1.0)
 
-
-def _only(mask: np.ndarray, k: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return ``mask`` in channel ``k`` of an otherwise empty array."""
-    channels = np.zeros(shape, dtype=bool)
-    channels[k] = mask
-    return channels
+    def _capped(self, correction: ClassCorrection) -> ClassCorrection:
+        """Return a correction that moves no boundary farther than it may."""
+        if self.max_shift is None:
+            return correction
+        cap = self.max_shift / (self.unit or 1.0)
+        groups = {group: float(np.clip(shift, -cap, cap)) for group, shift in correction.group_shifts.items()}
+        return replace(correction, shift=float(np.clip(correction.shift, -cap, cap)), group_shifts=groups)

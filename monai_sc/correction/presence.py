@@ -1,4 +1,4 @@
-"""Existence: how often a prediction holds an object that is not there, and the rule that drops such objects."""
+"""Existence: which predicted objects are not there, judged object by object."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import ndimage, stats
 
-__all__ = ["FEATURES", "PresenceRates", "PresenceRule", "choose_presence_rule", "presence_features", "presence_rates"]
+from monai_sc.correction.choice import clear_gain, student
+
+__all__ = [
+    "FEATURES",
+    "CaseObjects",
+    "PresenceRates",
+    "PresenceRule",
+    "choose_presence_rule",
+    "find_objects",
+    "presence_rates",
+    "smallest_object",
+]
 
 FEATURES = ("mean_confidence", "peak_confidence", "size")
 RISK = 0.01  # that a rule drops an object which is there
@@ -34,6 +45,16 @@ class PresenceRates:
     num_present: int
     num_missed: int
     missed_interval: tuple[float, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the rates as JSON types."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> PresenceRates:
+        """Return the rates that :py:meth:`as_dict` wrote."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
+        return cls(**values)
 
 
 def presence_rates(
@@ -66,41 +87,96 @@ def _interval(count: int, total: int, confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def presence_features(logit: np.ndarray, *, voxel: float = 1.0) -> np.ndarray:
-    """Return what tells of one class how sure the network is that it is there: one value per name in ``FEATURES``.
+@dataclass(frozen=True)
+class CaseObjects:
+    """The predicted objects of one class in one case: connected components, by face neighbours.
+
+    Attributes:
+        features: ``(objects, features)``, in the order of ``FEATURES``.
+        size: voxels of each.
+        common: those of them in the clean label.
+        given: whether an object overlaps the given label; ``False`` where there is none.
+        true: voxels of the clean label.
+        has_given: whether there is a given label.
+    """
+
+    features: np.ndarray
+    size: np.ndarray
+    common: np.ndarray
+    given: np.ndarray
+    true: int
+    has_given: bool
+
+    def dice(self, kept: np.ndarray) -> float:
+        """Return the Dice of the prediction with some of its objects only."""
+        total = float(self.size[kept].sum()) + self.true
+        return 2 * float(self.common[kept].sum()) / total if total else 1.0
+
+
+def find_objects(logit: np.ndarray, *, voxel: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Return the objects of a prediction, and what tells how sure the network is of each.
 
     Args:
-        logit: ``(*spatial)``, of one class against the rest; the object is where it is at least 0.
+        logit: ``(*spatial)``, of one class against the rest; objects are where it is at least 0.
         voxel: volume of a voxel, for the size.
+
+    Returns:
+        The components ``(*spatial)``, 0 for the background, and their features ``(objects, features)``: mean and
+        largest probability, and size.
     """
-    inside = logit[logit >= 0]
-    if not inside.size:
-        return np.zeros(len(FEATURES))
-    probability = 1 / (1 + np.exp(-inside.astype(np.float64)))
-    return np.array([probability.mean(), probability.max(), inside.size * voxel])
+    mask = logit >= 0
+    components, number = ndimage.label(mask)
+    inside = components[mask]
+    probability = 1 / (1 + np.exp(-logit[mask].astype(np.float64)))
+    size = np.bincount(inside, minlength=number + 1)[1:]
+    mean = np.bincount(inside, weights=probability, minlength=number + 1)[1:] / np.maximum(size, 1)
+    peak = np.zeros(number + 1)
+    np.maximum.at(peak, inside, probability)
+    return components, np.stack([mean, peak[1:], size * voxel], axis=1)
+
+
+def objects_of_case(
+    logit: np.ndarray, label: np.ndarray, given: np.ndarray | None, ignored: np.ndarray | None, voxel: float
+) -> CaseObjects:
+    """Return the predicted objects of one class ``(*spatial)`` in a clean case."""
+    if ignored is not None:
+        logit, label = np.where(ignored, -np.inf, logit), label & ~ignored
+    components, features = find_objects(logit, voxel=voxel)
+    number = len(features)
+    size = np.bincount(components.ravel(), minlength=number + 1)[1:]
+    common = np.bincount(components[label], minlength=number + 1)[1:]
+    touched = np.zeros(number + 1, dtype=bool)
+    if given is not None:
+        touched[components[given]] = True
+    return CaseObjects(features, size, common, touched[1:], int(label.sum()), given is not None)
 
 
 @dataclass(frozen=True)
 class PresenceRule:
-    """Keep an object where a feature of its prediction is at least a threshold.
+    """Keep a predicted object where a feature of it is at least a threshold.
 
     Attributes:
         feature: one of ``FEATURES``.
-        threshold: in the unit of the feature: a probability, or a volume.
+        threshold: in the unit of the feature: a probability, or a volume in voxels.
+        drops_given: it also drops objects that overlap the given label, since clean cases show that such ones are
+            false; else it never does.
+        may_empty: it may drop all objects of a case, since some clean case is without the class.
         gain: in the mean Dice over all clean cases, each judged by the rule that the others give.
         dice_before: mean Dice over all clean cases, and over those that hold the class, without the rule.
-        dice_after: the same with it.
+        dice_after: the same with it, each case judged by the rule that the others give.
     """
 
     feature: str
     threshold: float
+    drops_given: bool
+    may_empty: bool
     gain: float
     dice_before: tuple[float, float]
     dice_after: tuple[float, float]
 
-    def keeps(self, features: np.ndarray) -> bool:
-        """Say whether an object with these :py:func:`~monai_sc.correction.presence.presence_features` is kept."""
-        return bool(features[FEATURES.index(self.feature)] >= self.threshold)
+    def keeps(self, features: np.ndarray) -> np.ndarray:
+        """Say of each object ``(objects, features)`` of a case whether the rule keeps it, unless it was drawn."""
+        return kept_objects(features[:, FEATURES.index(self.feature)], self.threshold, self.may_empty)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the rule as JSON types."""
@@ -113,46 +189,93 @@ class PresenceRule:
         return cls(**values)
 
 
-def choose_presence_rule(
-    features: np.ndarray, kept_dice: np.ndarray, present: np.ndarray, floor: float
-) -> PresenceRule | None:
-    r"""Return the rule that raises the Dice over all clean cases most, ``None`` if none does.
+def kept_objects(values: np.ndarray, threshold: float, may_empty: bool) -> np.ndarray:
+    """Say which objects of a case are kept by their values ``(objects,)``; one is where the case may not be emptied."""
+    kept = np.asarray(values >= threshold)
+    if len(kept) and not may_empty and not kept.any():
+        kept[int(np.argmax(values))] = True
+    return kept
+
+
+def choose_presence_rule(cases: Sequence[CaseObjects], rows: np.ndarray) -> PresenceRule | None:
+    r"""Return the rule that raises the Dice over some clean cases most, ``None`` if none does clearly.
 
     A rule drops what is less sure, or smaller, than objects that are there: its threshold is the bound that the next
     such object falls under with a probability of 1 %, if the feature (log odds of a confidence, logarithm of a size) is
-    normal over objects: their mean less :math:`t_{n-1} s \sqrt{1 + 1/n}`. Nothing is searched, so that a few cases
-    are not fitted by chance. Dropping an object makes the Dice of a case 1 where the class is absent, else 0. A rule
-    must raise the mean over all cases, also when each case is judged by the bound of the others, and must not lower
-    the mean over the cases that hold the class under ``floor``.
+    normal over objects: their mean less :math:`t_{n-1} s \sqrt{1 + 1/n}`, and at most the least of them less
+    :math:`s`. It leaves a case without the class only if some clean case is without it. Nothing is searched, so that a
+    few cases are not fitted by chance. Each case is judged by the bound of the others. A rule must raise the mean over
+    all cases clearly (:py:func:`~monai_sc.correction.choice.clear_gain`), and must not lower it over the cases that
+    hold the class. It drops objects that overlap the given label only if that is clearly better still.
 
     Args:
-        features: ``(cases, features)`` of :py:func:`~monai_sc.correction.presence.presence_features`.
-        kept_dice: ``(cases,)``, Dice of each case with its object kept.
-        present: ``(cases,)``, whether the clean label holds the class.
-        floor: what the mean over the cases that hold the class must not fall under.
+        cases: the objects of all clean cases.
+        rows: indices of those that have a say.
     """
-    found = features[:, FEATURES.index("size")] > 0
-    dropped_dice = np.where(present, 0.0, 1.0)
+    own = [cases[i] for i in rows]
+    if not own:
+        return None
+    present = np.array([case.true > 0 for case in own])
+    before = np.array([case.dice(np.ones(len(case.size), dtype=bool)) for case in own])
+    may_empty = bool((~present).any())
     best: PresenceRule | None = None
     for index, name in enumerate(FEATURES):
-        values = _normal(features[:, index], name)
-        bounds = [_bound(values, present & found & (np.arange(len(values)) != case)) for case in range(len(values))]
-        bound = _bound(values, present & found)
-        judged, after = (
-            np.where(found & (values < limit), dropped_dice, kept_dice) for limit in (np.array(bounds), bound)
+        values = [_normal(case.features[:, index], name) for case in own]
+        real = [v[case.common > 0] for v, case in zip(values, own, strict=True)]
+        limits = [_bound(np.concatenate([*real[:i], *real[i + 1 :], np.zeros(0)])) for i in range(len(own))]
+        bound = _bound(np.concatenate(real))
+        # Objects that were drawn stay; then all that are under the bound go.
+        spared, after = (
+            np.array(
+                [
+                    case.dice(kept_objects(v, limit, may_empty) | (spare & case.given))
+                    for case, v, limit in zip(own, values, limits, strict=True)
+                ]
+            )
+            for spare in (True, False)
         )
-        gain = float(judged.mean() - kept_dice.mean())
-        enough = all(d.mean() > kept_dice.mean() and d[present].mean() >= floor for d in (judged, after))
-        if not enough or (best is not None and gain <= best.gain):
+        drops_given = any(case.has_given for case in own) and clear_gain(after - spared)
+        judged = after if drops_given else spared
+        gain = float(judged.mean() - before.mean())
+        holds = not present.any() or judged[present].mean() >= before[present].mean()
+        if not np.isfinite(bound) or not holds or not clear_gain(judged - before) or (best and gain <= best.gain):
             continue
         best = PresenceRule(
             name,
             float(np.exp(bound) if name == "size" else 1 / (1 + np.exp(-bound))),
+            drops_given,
+            may_empty,
             gain,
-            (float(kept_dice.mean()), float(kept_dice[present].mean())),
-            (float(after.mean()), float(after[present].mean())),
+            (float(before.mean()), _mean(before[present])),
+            (float(judged.mean()), _mean(judged[present])),
         )
     return best
+
+
+def smallest_object(labels: Sequence[np.ndarray]) -> float:
+    """Return a size under which a class has no object, by the sizes of the objects of each clean label.
+
+    It is the bound that the next object falls under with a probability of 1 %, and no more than the smallest one that
+    there is; with fewer than three objects a quarter of that, and 0 where there is none.
+    """
+    sizes = np.concatenate([*labels, np.zeros(0)])
+    if not len(sizes):
+        return 0.0
+    if len(sizes) < 3:
+        return float(sizes.min() / 4)
+    logs = np.log(sizes)
+    step = student(1 - RISK, len(logs)) * logs.std(ddof=1) * np.sqrt(1 + 1 / len(logs))
+    return float(min(np.exp(logs.mean() - step), sizes.min()))
+
+
+def object_sizes(mask: np.ndarray, voxel: float) -> np.ndarray:
+    """Return the sizes of the connected components of a mask ``(*spatial)``."""
+    components, number = ndimage.label(mask)
+    return np.asarray(np.bincount(components.ravel(), minlength=number + 1)[1:] * voxel)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
 
 
 def _normal(values: np.ndarray, name: str) -> np.ndarray:
@@ -163,10 +286,10 @@ def _normal(values: np.ndarray, name: str) -> np.ndarray:
     return np.asarray(np.log(inside) - np.log1p(-inside))
 
 
-def _bound(values: np.ndarray, chosen: np.ndarray) -> float:
+def _bound(known: np.ndarray) -> float:
     """Return what the next of these values falls under with a probability of ``RISK``; minus infinity if unknown."""
-    known = values[chosen]
     if len(known) < 3:
         return float("-inf")
-    step = stats.t.ppf(1 - RISK, len(known) - 1) * known.std(ddof=1) * np.sqrt(1 + 1 / len(known))
-    return float(known.mean() - step)
+    spread = float(known.std(ddof=1))
+    step = student(1 - RISK, len(known)) * spread * np.sqrt(1 + 1 / len(known))
+    return float(min(known.mean() - step, known.min() - spread))

@@ -1,24 +1,19 @@
-"""The labels that were given: how far they lie off on average, and what of their shape is worth keeping."""
+"""The shape of the labels that were given: where a prediction says how far a boundary lies, they say how it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
-from monai_sc.functional.box import bounding_box
-from monai_sc.functional.dice import dice
-from monai_sc.functional.distance import has_boundary, signed_distance
+from monai_sc.correction.cases import Size
+from monai_sc.correction.move import FAR, box_around, distance
+from monai_sc.functional.bias import group_means
 from monai_sc.functional.surface import matched_structures, surface_displacement
 
-if TYPE_CHECKING:
-    from monai_sc.correction.corrector import SpatialCorrector
-
-__all__ = ["GivenLearner", "GivenShape", "blend_shapes", "given_offset", "learn_given_shape"]
-
-FAR = 10.0  # voxels; what is farther from a boundary than this is inside or outside, no more
+__all__ = ["GivenShape", "blend_shapes", "given_offset", "learn_given_shape"]
 
 
 @dataclass(frozen=True)
@@ -27,13 +22,14 @@ class GivenShape:
 
     Attributes:
         offset: mean displacement of given labels against corrected predictions: what remains of the bias of the labels
-            themselves; negative where they are too large.
-        spread: its standard deviation over cases.
+            themselves; negative where they are too large. In the unit of the spacing.
+        spread: its standard deviation over cases, within groups.
         own: part of a case's deviation from ``offset`` that is the label's own error, in ``[0, 1]``; the rest is error
             of the prediction. It is :math:`1 - \tau^2 / s^2`, with the standard deviations :math:`\tau` of predictions
             against clean labels, and :math:`s` of given labels against predictions.
         num_cases: from which this was learnt.
-        agreement: mean Dice of the uncorrected predictions with the labels that they learnt from.
+        agreement: mean Dice of the uncorrected predictions with the given labels.
+        group_offsets: of the groups that have an offset of their own.
     """
 
     offset: float
@@ -41,6 +37,16 @@ class GivenShape:
     own: float
     num_cases: int
     agreement: float
+    group_offsets: dict[str, float] = field(default_factory=dict)
+
+    def offset_of(self, group: Hashable = None) -> float:
+        """Return the offset of a group, or the common one."""
+        return self.group_offsets.get(str(group), self.offset)
+
+    def scaled(self, factor: float) -> GivenShape:
+        """Return it in another unit."""
+        groups = {group: offset * factor for group, offset in self.group_offsets.items()}
+        return GivenShape(self.offset * factor, self.spread * factor, self.own, self.num_cases, self.agreement, groups)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
@@ -52,77 +58,44 @@ class GivenShape:
         return cls(**content)
 
 
-def given_offset(given: np.ndarray, corrected: np.ndarray, spacing: Sequence[float] | None) -> float:
+def given_offset(given: np.ndarray, corrected: np.ndarray, size: Size) -> float:
     """Return the displacement of a given mask against a corrected one ``(*spatial)``, ``nan`` if they do not meet."""
-    masks = matched_structures(given, corrected)
-    return surface_displacement(*masks, spacing=spacing) if masks[0].any() and masks[1].any() else float("nan")
+    box = box_around(given | corrected, 1.0, size) or ()
+    masks = matched_structures(given[box], corrected[box])
+    return surface_displacement(*masks, spacing=size) if masks[0].any() and masks[1].any() else float("nan")
 
 
-def learn_given_shape(offsets: Sequence[float], agreement: Sequence[float], clean_spread: float) -> GivenShape:
+def learn_given_shape(
+    offsets: Sequence[float],
+    agreement: Sequence[float],
+    clean_spread: float,
+    groups: Sequence[Hashable] | None = None,
+) -> GivenShape:
     """Return what :py:func:`given_offset` and the Dice of some training cases say.
 
     Args:
         offsets: one per case; ``nan`` does not count.
         agreement: Dice of the prediction with the given label, one per case.
         clean_spread: standard deviation over the clean cases of predictions against clean labels.
+        groups: of the cases; each gets an offset of its own, drawn toward the common one.
     """
     values = np.asarray(offsets, dtype=np.float64)
-    values = values[np.isfinite(values)]
+    usable = np.isfinite(values)
     agreed = float(np.mean(agreement)) if len(agreement) else float("nan")
-    if not len(values):
+    if not usable.any():
         return GivenShape(0.0, float("nan"), 0.0, 0, agreed)
+    own_offsets: dict[str, float] = {}
+    deviations = values[usable]
     # The median: where a structure was missed or doubled, the offset is anything.
-    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    offset = float(np.median(deviations))
+    if groups is not None:
+        names = [str(group) for group in groups]
+        means = group_means(values[:, None], names)
+        own_offsets = {str(name): float(mean[0]) for name, mean in means.items() if np.isfinite(mean[0])}
+        deviations = np.array([values[i] - own_offsets.get(names[i], offset) for i in np.flatnonzero(usable)])
+    spread = float(deviations.std(ddof=1)) if len(deviations) > 1 else 0.0
     own = max(0.0, 1 - clean_spread**2 / spread**2) if spread > 0 and np.isfinite(clean_spread) else 0.0
-    return GivenShape(float(np.median(values)), spread, own, len(values), agreed)
-
-
-class GivenLearner:
-    """Collects how given labels lie to corrected predictions, case by case.
-
-    Args:
-        corrector: that corrects the predictions.
-
-    Raises:
-        ValueError: when the corrector has not been fitted.
-    """
-
-    def __init__(self, corrector: SpatialCorrector) -> None:
-        self.corrector = corrector
-        self.clean_spread = corrector.check_fitted().spread
-        self.offsets: list[list[float]] = []
-        self.agreement: list[np.ndarray] = []
-
-    def add(
-        self,
-        logits: np.ndarray,
-        given: np.ndarray,
-        left_out: np.ndarray | None,
-        spacing: Sequence[float] | None,
-        group: Hashable = None,
-    ) -> None:
-        """Add a case: logits and given masks ``(classes, *spatial)``."""
-        scores = self.corrector.scores_of_logits(logits, spacing=spacing, group=group)
-        self.add_scores(scores, logits >= 0, given, spacing, left_out)
-
-    def add_scores(
-        self,
-        scores: np.ndarray,
-        predicted: np.ndarray,
-        given: np.ndarray,
-        spacing: Sequence[float] | None,
-        left_out: np.ndarray | None = None,
-    ) -> None:
-        """Add a case: corrected scores, predicted masks and given masks ``(classes, *spatial)``."""
-        self.offsets.append([given_offset(g, s >= 0, spacing) for g, s in zip(given, scores, strict=True)])
-        self.agreement.append(dice(predicted, given, left_out))
-
-    def shapes(self) -> list[GivenShape]:
-        """Return what the cases so far say, one per class."""
-        return [
-            learn_given_shape([case[k] for case in self.offsets], [float(a[k]) for a in self.agreement], float(spread))
-            for k, spread in enumerate(self.clean_spread)
-        ]
+    return GivenShape(offset, spread, own, int(usable.sum()), agreed, own_offsets)
 
 
 def blend_shapes(
@@ -131,53 +104,39 @@ def blend_shapes(
     shape: GivenShape,
     *,
     weight: float,
-    unit: float = 1.0,
-    spacing: Sequence[float] | None = None,
+    phi: np.ndarray | None = None,
+    metric: str = "euclidean",
+    size: Size = None,
+    group: Hashable = None,
 ) -> np.ndarray:
     """Return the corrected label with the shape of the given one: the mean of two signed distances.
 
-    The given label, without what the prediction does not touch, is moved to where the corrected prediction lies: by the
-    offset that all labels have, and by that of this case as far as it is the label's own.
+    The given label is moved to where the corrected prediction lies: by the offset that all labels have, and by that of
+    this case as far as it is the label's own. What is farther than 10 voxels from a boundary is inside or outside.
 
     Args:
         scores: ``(*spatial)``, signed distance to the corrected boundary, positive inside.
-        given: boolean, same shape.
+        given: boolean, same shape, of the same structures: not empty, and neither is ``scores >= 0``.
         shape: of the class.
-        weight: of the given label, in ``[0, 1]``.
-        unit: size of a voxel in the unit of the scores, to say what is far.
-        spacing: to measure with.
+        weight: of the given label, in ``[0, 1]``; 0 is the prediction alone.
+        phi: signed distance of ``given``, where it is known.
+        metric: of the distance.
+        size: of a voxel.
+        group: of the case.
 
     Returns:
-        The label, boolean; empty where the given one is, and that of the scores alone where it is full. Where the two
-        do not meet, the network has missed what was drawn, or found something else: then it is the given label, moved
-        by ``offset``.
+        The label, boolean.
     """
     corrected = scores >= 0
-    if weight == 0 or given.all():
+    if weight == 0:
         return corrected
-    if not given.any():  # what nobody drew is not made from a network's prediction
-        return given
-    far = FAR * unit
-    # Nothing changes farther away than the two boundaries may move.
-    reach = far + abs(shape.offset)
-    margin = [int(np.ceil(reach / size)) + 1 for size in spacing or (1.0,) * scores.ndim]
-    box = bounding_box(given | corrected, margin) or ()
-    label = np.zeros_like(given)
-    label[box] = _blended(scores[box], given[box], shape, weight, far, spacing)
-    return label
-
-
-def _blended(
-    scores: np.ndarray, given: np.ndarray, shape: GivenShape, weight: float, far: float, spacing: Sequence[float] | None
-) -> np.ndarray:
-    matched, corrected = matched_structures(given, scores >= 0)
-    if not has_boundary(np.stack([matched, corrected])).all():
-        if not has_boundary(given[None])[0]:
-            return scores >= 0
-        moved = shape.offset - np.asarray(signed_distance(given[None], spacing=spacing, origin="face"))[0]
-        return np.asarray(moved >= 0) if (moved >= 0).any() else given
-    offset = shape.offset
+    offset = shape.offset_of(group)
+    if phi is None:
+        phi = distance(given, metric, size)
+    if phi is None:
+        return corrected
     if shape.own:
-        offset += shape.own * (surface_displacement(matched, corrected, spacing=spacing) - offset)
-    phi = np.asarray(signed_distance(matched[None], spacing=spacing, origin="face"))[0]
-    return np.asarray((1 - weight) * np.clip(scores, -far, far) + weight * np.clip(offset - phi, -far, far) >= 0)
+        own = surface_displacement(given, corrected, spacing=size)
+        offset += shape.own * (own - offset) if np.isfinite(own) else 0.0
+    mean = (1 - weight) * np.clip(scores, -FAR, FAR) + weight * np.clip(offset - phi, -FAR, FAR)
+    return np.asarray(mean >= 0)

@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import stats
 
 from monai_sc.correction.choice import ClassCorrection
-from monai_sc.correction.presence import PresenceRates, PresenceRule, presence_rates
+from monai_sc.correction.class_fit import ClassBias, ClassFit, Judgement
+from monai_sc.correction.presence import PresenceRates, PresenceRule
 from monai_sc.correction.shape import GivenShape
-from monai_sc.functional.bias import BoundaryBias, unknown_bias
 
 if TYPE_CHECKING:
     from monai_sc.correction.corrector import SpatialCorrector
 
-BIAS = ("mean", "interval", "num_used", "num_skipped", "spread", "verdict")
+OPTIONS = (
+    "class_names",
+    "output",
+    "probabilities",
+    "representation",
+    "gamma",
+    "metric",
+    "region",
+    "presence",
+    "shape_weight",
+    "max_shift",
+    "tolerance",
+    "ignore_value",
+)
+"""The options of a corrector, all of which change a result."""
+
+PARTS: dict[str, Any] = {
+    "correction": ClassCorrection,
+    "move": ClassCorrection,
+    "pending": ClassCorrection,
+    "rule": PresenceRule,
+    "rates": PresenceRates,
+    "shape": GivenShape,
+    "network": ClassBias,
+    "labels": ClassBias,
+    "judged": Judgement,
+    "judged_labels": Judgement,
+}
 
 
 def state_of(corrector: SpatialCorrector) -> dict[str, Any]:
-    """Return what a corrector has learnt, as JSON types.
+    """Return what a corrector has learnt, and its options, as JSON types.
 
     Raises:
         ValueError: when it has not been fitted.
     """
-    bias = corrector.check_fitted()
     state: dict[str, Any] = plain(
         {
-            "class_names": corrector.class_names,
-            "corrections": [c.as_dict() for c in corrector.corrections],
-            "rules": [None if r is None else r.as_dict() for r in corrector.rules],
-            "rates": [
-                [r.num_absent, r.num_spurious, r.spurious_interval, r.num_present, r.num_missed, r.missed_interval]
-                for r in corrector.rates
-            ],
-            "shapes": [None if s is None else s.as_dict() for s in corrector.shapes],
-            "group_shifts": corrector.group_shifts,
+            "options": {name: getattr(corrector, name) for name in OPTIONS},
+            "unit": corrector.unit,
             "num_clean": corrector.num_clean,
-            "bias": {name: getattr(bias, name) for name in BIAS},
+            "fits": [asdict(fit) for fit in corrector.check_fitted()],
         }
     )
     return state
@@ -47,71 +69,87 @@ def read_state(corrector: SpatialCorrector, state: Mapping[str, Any]) -> None:
     """Give a corrector what :py:func:`state_of` returned.
 
     Raises:
-        ValueError: when it is of other classes.
+        ValueError: when it is of another corrector.
     """
-    names = list(state["class_names"])
-    if names != corrector.class_names:
-        raise ValueError(f"state_dict must be of the classes {corrector.class_names}, got {names}.")
-    corrector.corrections = [ClassCorrection.from_dict(c) for c in state["corrections"]]
-    corrector.rules = [None if r is None else PresenceRule.from_dict(r) for r in state["rules"]]
-    corrector.rates = [PresenceRates(a, s, (i[0], i[1]), p, m, (j[0], j[1])) for a, s, i, p, m, j in state["rates"]]
-    corrector.shapes = [None if s is None else GivenShape.from_dict(s) for s in state["shapes"]]
-    corrector.group_shifts = {group: list(shifts) for group, shifts in state["group_shifts"].items()}
+    for name, value in state["options"].items():
+        own = plain(getattr(corrector, name))
+        if value != own:
+            raise ValueError(f"state_dict must be of a corrector with {name}={own!r}, got one with {value!r}.")
+    corrector.unit = state["unit"]
     corrector.num_clean = int(state["num_clean"])
-    arrays = {name: np.asarray(values) for name, values in state["bias"].items() if name != "verdict"}
-    corrector.bias = BoundaryBias(**arrays, verdict=tuple(state["bias"]["verdict"]))
+    corrector.fits = [read_fit(fit) for fit in state["fits"]]
 
 
-def forget_bias(corrector: SpatialCorrector, num_clean: int) -> None:
-    """Make a corrector one that has seen no usable clean case among ``num_clean``."""
-    classes = len(corrector.class_names)
-    corrector.bias = unknown_bias(classes, num_clean)
-    corrector.num_clean = num_clean
-    corrector.corrections = [
-        ClassCorrection(dice_before=0.0, dice_after=0.0, dice_present=0.0, note="no usable clean case")
-    ] * classes
-    corrector.rules, corrector.shapes = [None] * classes, [None] * classes
-    corrector.rates = [presence_rates([False] * num_clean, [True] * num_clean)] * classes
+def read_fit(content: Mapping[str, Any]) -> ClassFit:
+    """Return the fit of a class that :py:func:`state_of` wrote."""
+    values = dict(content)
+    for name, kind in PARTS.items():
+        if values[name] is not None:
+            types = {f.name: tuple if str(f.type).startswith("tuple") else None for f in fields(kind)}
+            values[name] = kind(
+                **{key: tuple(v) if types[key] and v is not None else v for key, v in values[name].items()}
+            )
+    return ClassFit(**values)
 
 
 def report_of(corrector: SpatialCorrector) -> dict[str, Any]:
     """Return what was measured and chosen, one dictionary per class by name, as JSON types without ``nan``.
 
+    ``bias``, ``interval`` and ``verdict`` are those of the given labels where cases have both labels, else those of the
+    network's predictions; ``bias_of`` says which, and ``network`` has those of the network apart.
+
     Raises:
         ValueError: when the corrector has not been fitted.
     """
-    bias = corrector.check_fitted()
+    voxel = corrector.unit or 1.0
     classes = {}
-    for k, name in enumerate(corrector.class_names):
-        rates, shape, rule = corrector.rates[k], corrector.shapes[k], corrector.rules[k]
+    for name, fit in zip(corrector.class_names, corrector.check_fitted(), strict=True):
+        direct = fit.num_pairs > 0
+        rates, rule = fit.rates, fit.rule
+        judged = fit.judged_labels if direct else fit.judged
         classes[name] = {
-            "bias": bias.mean[k],
-            "interval": bias.interval[k],
-            "verdict": bias.verdict[k],
-            "cases_used": bias.num_used[k],
-            "cases_skipped": bias.num_skipped[k],
-            "half_width_by_cases": half_widths(bias, k),
-            "correction": corrector.corrections[k].as_dict(),
-            "group_shifts": {group: shifts[k] for group, shifts in corrector.group_shifts.items()},
-            "existence": {
+            **_bias_row(fit.labels if direct else fit.network, voxel),
+            "bias_of": "labels" if direct else "network",
+            "network": _bias_row(fit.network, voxel) if fit.rates is not None else None,
+            "learnt": fit.learnt,
+            "source": fit.source,
+            "correction": fit.correction.scaled(voxel).as_dict(),
+            "move": fit.move.scaled(voxel).as_dict(),
+            "held_out": judged.summary(),
+            "held_out_predictions": fit.judged.summary(),
+            "existence": None
+            if rates is None
+            else {
                 "spurious": [rates.num_spurious, rates.num_absent],
                 "spurious_interval": rates.spurious_interval,
                 "missed": [rates.num_missed, rates.num_present],
                 "missed_interval": rates.missed_interval,
                 "rule": None if rule is None else rule.as_dict(),
             },
-            "given_labels": None if shape is None else shape.as_dict(),
-            "refused": corrector.refused[k],
+            "given_labels": None if fit.shape is None else fit.shape.scaled(voxel).as_dict(),
         }
-    return {"clean_cases": corrector.num_clean, "classes": plain(classes, nan=False)}
+    options = {name: getattr(corrector, name) for name in OPTIONS}
+    return plain({"clean_cases": corrector.num_clean, "options": options, "classes": classes}, nan=False)  # type: ignore[no-any-return]
 
 
-def half_widths(bias: BoundaryBias, k: int) -> dict[str, float]:
+def _bias_row(bias: ClassBias, voxel: float) -> dict[str, Any]:
+    return {
+        "bias": bias.mean * voxel,
+        "bias_voxels": bias.mean,
+        "interval": [side * voxel for side in bias.interval],
+        "verdict": bias.verdict,
+        "cases_used": bias.num_used,
+        "cases_skipped": bias.num_skipped,
+        "half_width_by_cases": half_widths(bias.spread * voxel, bias.num_used),
+    }
+
+
+def half_widths(spread: float, cases: int) -> dict[str, float]:
     """Return half of the interval with the cases there are, one more, and two and four times as many."""
-    n = int(bias.num_used[k])
-    if n < 2:
+    if cases < 2:
         return {}
-    return {str(m): float(np.asarray(bias.half_width(m))[k]) for m in dict.fromkeys((n, n + 1, 2 * n, 4 * n))}
+    numbers = dict.fromkeys((cases, cases + 1, 2 * cases, 4 * cases))
+    return {str(n): float(stats.t.ppf(0.975, n - 1) * spread / math.sqrt(n)) for n in numbers}
 
 
 def plain(value: Any, *, nan: bool = True) -> Any:

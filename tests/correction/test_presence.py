@@ -8,17 +8,40 @@ import pytest
 from scipy import stats
 
 from monai_sc.correction import PresenceRates, PresenceRule
-from monai_sc.correction.presence import FEATURES, RISK, choose_presence_rule, presence_features, presence_rates
+from monai_sc.correction.presence import (
+    FEATURES,
+    RISK,
+    CaseObjects,
+    choose_presence_rule,
+    find_objects,
+    object_sizes,
+    objects_of_case,
+    presence_rates,
+    smallest_object,
+)
 
-PRESENT = [True] * 6 + [False] * 6
-SURE = [0.9, 0.95, 0.92, 0.97, 0.94, 0.91, 0.5, 0.55, 0.52, 0.58, 0.53, 0.51]
 
+def case(true=(), false=(), *, missed=0, given=None, feature="mean_confidence"):
+    """Return the objects of a case: values of a feature of those that are there, and of those that are not.
 
-def features_of(values, feature="mean_confidence"):
-    """Return features that tell nothing but the one that is named."""
-    features = np.ones((len(values), len(FEATURES)))
+    Each has ten voxels; one that is there overlaps nine of ten clean ones. ``missed`` clean objects were not predicted.
+    """
+    values = [*true, *false]
+    features = np.full((len(values), len(FEATURES)), 0.7)
     features[:, FEATURES.index(feature)] = values
-    return features
+    size = np.full(len(values), 10)
+    common = np.array([9] * len(true) + [0] * len(false), dtype=int)
+    touched = np.zeros(len(values), dtype=bool) if given is None else np.array(given, dtype=bool)
+    return CaseObjects(features, size, common, touched, 10 * (len(true) + missed), given is not None)
+
+
+SURE = [0.9, 0.95, 0.92, 0.97, 0.94, 0.91]
+WEAK = [0.5, 0.55, 0.52, 0.58, 0.53, 0.51]
+BOTH = [*(case([v]) for v in SURE), *(case((), [v]) for v in WEAK)]
+
+
+def chosen(cases):
+    return choose_presence_rule(cases, np.arange(len(cases)))
 
 
 @pytest.mark.parametrize(
@@ -56,128 +79,132 @@ def test_rate_of_no_case_has_no_interval():
     assert rates.missed_interval == pytest.approx((0, 0.975))
 
 
-def test_features_are_the_mean_and_the_highest_probability_and_the_volume():
-    logit = np.array([[-3.0, 0.0, math.log(3)], [-1.0, -math.inf, math.log(9)]])
-    assert presence_features(logit, voxel=2.5).tolist() == pytest.approx([(0.5 + 0.75 + 0.9) / 3, 0.9, 7.5])
+def test_objects_are_components_with_mean_and_highest_probability_and_volume():
+    logit = np.array([[-3.0, 0.0, math.log(3), -1.0], [-1.0, -math.inf, -1.0, math.log(9)]])
+    components, features = find_objects(logit, voxel=2.5)
+    assert components.tolist() == [[0, 1, 1, 0], [0, 0, 0, 2]]
+    np.testing.assert_allclose(features, [[(0.5 + 0.75) / 2, 0.75, 5.0], [0.9, 0.9, 2.5]])
 
 
-def test_nothing_predicted_has_no_confidence_and_no_size():
-    assert presence_features(np.full((3, 3), -1.0)).tolist() == [0, 0, 0]
+def test_nothing_predicted_has_no_objects():
+    components, features = find_objects(np.full((3, 3), -1.0))
+    assert not components.any()
+    assert features.shape == (0, 3)
+
+
+def test_objects_of_a_case_count_what_is_clean_and_what_was_drawn():
+    logit = np.full((1, 12), -1.0)
+    logit[0, 1:4] = logit[0, 6:8] = logit[0, 10] = 1.0
+    label, given = np.zeros((2, 1, 12), dtype=bool)
+    label[0, 2:6], given[0, 7] = True, True
+    found = objects_of_case(logit, label, given, None, 1.0)
+    assert found.size.tolist() == [3, 2, 1]
+    assert found.common.tolist() == [2, 0, 0]
+    assert found.given.tolist() == [False, True, False]
+    assert (found.true, found.has_given) == (4, True)
+    assert found.dice(np.array([True, False, False])) == pytest.approx(2 * 2 / (3 + 4))
+    ignored = np.zeros((1, 12), dtype=bool)
+    ignored[0, 10] = True
+    assert len(objects_of_case(logit, label, given, ignored, 1.0).size) == 2
 
 
 def slow_bound(values, feature):
-    """Return what the next value falls under with a probability of RISK, by the law of one more normal value."""
-    if len(values) < 3:
-        return 0.0
+    """Return what the next value falls under with a probability of RISK, and less than the least by a deviation."""
     known = [math.log(v) if feature == "size" else math.log(v / (1 - v)) for v in values]
     mean = sum(known) / len(known)
     deviation = math.sqrt(sum((k - mean) ** 2 for k in known) / (len(known) - 1))
     bound = stats.t.ppf(RISK, len(known) - 1, mean, deviation * math.sqrt(1 + 1 / len(known)))
+    bound = min(bound, min(known) - deviation)
     return math.exp(bound) if feature == "size" else 1 / (1 + math.exp(-bound))
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_weak_objects_of_absent_classes_are_told_by_the_feature_that_tells_them(feature):
-    kept = np.array([0.9] * 6 + [0.0] * 6)
-    rule = choose_presence_rule(features_of(SURE, feature), kept, np.array(PRESENT), 0.9)
+def test_weak_objects_are_told_by_the_feature_that_tells_them(feature):
+    cases = [*(case([v], feature=feature) for v in SURE), *(case((), [v], feature=feature) for v in WEAK)]
+    rule = chosen(cases)
     assert rule.feature == feature
-    assert rule.threshold == pytest.approx(slow_bound(SURE[:6], feature))
-    assert [rule.keeps(f) for f in features_of(SURE, feature)] == PRESENT
+    assert rule.threshold == pytest.approx(slow_bound(SURE, feature))
+    assert [bool(rule.keeps(c.features)[0]) for c in cases] == [True] * 6 + [False] * 6
     assert rule.gain == pytest.approx(0.5)
     assert rule.dice_before == pytest.approx((0.45, 0.9))
     assert rule.dice_after == pytest.approx((0.95, 0.9))
+    assert (rule.drops_given, rule.may_empty) == (False, True)
 
 
-def test_next_object_that_is_there_falls_under_the_threshold_about_as_often_as_is_said():
-    rng = np.random.default_rng(0)
-    number, trials, dropped = 10, 400, 0
-    for _ in range(trials):
-        latent = rng.normal(3, 0.6, number + 1)
-        values = np.exp(latent)
-        known = np.concatenate([values[:number], [1e-3] * number])
-        present = np.arange(2 * number) < number
-        rule = choose_presence_rule(features_of(known, "size"), present * 0.9, present, 0.0)
-        dropped += not rule.keeps(features_of(values[-1:], "size")[0])
-    assert stats.binomtest(dropped, trials, RISK).pvalue > 0.01
+def test_false_object_beside_a_true_one_is_told_in_the_same_case():
+    cases = [case([sure], [weak]) for sure, weak in zip(SURE, WEAK, strict=True)]
+    rule = chosen(cases)
+    assert not rule.may_empty
+    assert rule.keeps(cases[0].features).tolist() == [True, False]
+
+
+def test_rule_keeps_the_surest_object_where_every_clean_case_holds_the_class():
+    rule = chosen([case([sure], [weak]) for sure, weak in zip(SURE, WEAK, strict=True)])
+    assert rule.keeps(case((), [0.3, 0.4]).features).tolist() == [False, True]
+    assert chosen(BOTH).keeps(case((), [0.3, 0.4]).features).tolist() == [False, False]
+
+
+def test_objects_that_were_drawn_go_only_where_clean_cases_show_that_they_are_false():
+    drawn = [*(case([v], given=[True]) for v in SURE), *(case((), [v], given=[True]) for v in WEAK)]
+    assert chosen(drawn).drops_given
+    not_drawn = [*(case([v], given=[True]) for v in SURE), *(case((), [v], given=[False]) for v in WEAK)]
+    assert not chosen(not_drawn).drops_given
 
 
 @pytest.mark.parametrize(
-    ("values", "kept", "present", "floor"),
+    "cases",
     [
-        pytest.param(SURE, [0.9] * 12, [True] * 12, 0.9, id="always-there"),
-        pytest.param(SURE, [0.0] * 12, [False] * 12, 0.0, id="never-there"),
-        pytest.param(SURE, [0.9] * 6 + [1.0] * 6, PRESENT, 0.9, id="nothing-is-spurious"),
-        pytest.param([0.7] * 12, [0.9] * 6 + [0.0] * 6, PRESENT, 0.9, id="nothing-tells-them-apart"),
-        pytest.param([1 - v for v in SURE], [0.9] * 6 + [0.0] * 6, PRESENT, 0.9, id="the-wrong-ones-are-weak"),
-        pytest.param([0.6, 0.9], [0.9, 0.0], [False, True], 0.0, id="one-case-of-each"),
+        pytest.param([case([v]) for v in SURE + WEAK], id="all-are-there"),
+        pytest.param([case((), [v]) for v in SURE + WEAK], id="none-is-there"),
+        pytest.param([*(case([0.7]) for _ in SURE), *(case((), [0.7]) for _ in WEAK)], id="nothing-tells-them-apart"),
+        pytest.param([*(case([v]) for v in WEAK), *(case((), [v]) for v in SURE)], id="the-wrong-ones-are-weak"),
+        pytest.param([case((), [0.6]), case([0.9])], id="one-case-of-each"),
+        pytest.param([case([], missed=1), case([0.9])], id="missed"),
+        pytest.param([*(case([v]) for v in SURE), case((), [WEAK[0]])], id="one-false-object-is-no-clear-gain"),
     ],
 )
-def test_no_rule_where_none_serves(values, kept, present, floor):
-    assert choose_presence_rule(features_of(values), np.array(kept), np.array(present), floor) is None
+def test_no_rule_where_none_serves(cases):
+    assert chosen(cases) is None
 
 
-def test_rule_that_would_cost_the_cases_that_hold_the_class_is_refused():
-    kept = np.array([0.9] * 6 + [0.0] * 6)
-    assert choose_presence_rule(features_of(SURE), kept, np.array(PRESENT), 0.9) is not None
-    assert choose_presence_rule(features_of(SURE), kept, np.array(PRESENT), 0.91) is None
+def test_cases_without_a_say_do_not_count():
+    assert choose_presence_rule(BOTH, np.arange(6)) is None
+    assert choose_presence_rule(BOTH, np.arange(12)) is not None
 
 
-def test_rule_that_drops_a_true_object_when_the_others_judge_it_is_refused():
-    values = [0.55] + [0.9, 0.91, 0.92, 0.9, 0.91, 0.92] * 2 + [0.1] * 4
-    present = np.arange(len(values)) < 13
-    kept = np.where(present, 0.9, 0.0)
-    assert choose_presence_rule(features_of(values), kept, present, 0.9) is None
-    rule = choose_presence_rule(features_of(values), kept, present, 0.9 * 12 / 13)
-    assert rule.gain == pytest.approx((4 - 0.9) / 17)
-
-
-def slow_rule(features, kept, present, floor):
-    """Return name, threshold and gain of the rule, with explicit loops over the cases."""
-    number, best = len(kept), None
-    found = [size > 0 for size in features[:, FEATURES.index("size")]]
-    for index, name in enumerate(FEATURES):
-        values = features[:, index]
-
-        def dice_with(limit, case):
-            dropped = found[case] and values[case] < limit  # noqa: B023
-            return (0.0 if present[case] else 1.0) if dropped else kept[case]
-
-        true = [i for i in range(number) if present[i] and found[i]]
-        threshold = slow_bound([values[i] for i in true], name)
-        judged = [dice_with(slow_bound([values[i] for i in true if i != case], name), case) for case in range(number)]
-        after = [dice_with(threshold, case) for case in range(number)]
-        better = min(np.mean(judged), np.mean(after)) > np.mean(kept)
-        safe = min(np.mean([d[i] for i in range(number) if present[i]]) for d in (judged, after)) >= floor
-        gain = np.mean(judged) - np.mean(kept)
-        if better and safe and (best is None or gain > best[2] + 1e-12):
-            best = (name, threshold, gain)
-    return best
-
-
-def test_rule_is_that_of_explicit_loops_over_the_cases():
+def test_next_object_that_is_there_falls_under_the_threshold_seldom():
     rng = np.random.default_rng(0)
-    chosen = dict.fromkeys([None, *FEATURES], 0)
-    for _ in range(150):
-        number = int(rng.integers(4, 14))
-        present = np.arange(number) < rng.integers(1, number)
-        kept = np.where(present, rng.choice([0.5, 0.75, 0.875], number), 0.0)
-        latent = rng.normal(0, 0.5, (number, 3)) + rng.uniform(0, 4, 3) * present[:, None]
-        features = np.concatenate([1 / (1 + np.exp(-latent[:, :2])), np.exp(latent[:, 2:])], axis=1)
-        missed = rng.random(number) < 0.15
-        features[missed] = 0
-        kept = np.where(missed, np.where(present, 0.0, 1.0), kept)
-        floor = float(rng.choice([0.0, 0.9, 1.0]) * kept[present].mean())
-        expected = slow_rule(features, kept, present, floor)
-        rule = choose_presence_rule(features, kept, present, floor)
-        chosen[rule and rule.feature] += 1
-        assert (rule and rule.feature) == (expected and expected[0])
-        if rule:
-            assert (rule.threshold, rule.gain) == pytest.approx(expected[1:])
-            assert rule.dice_after[0] > rule.dice_before[0]
-            assert rule.dice_after[1] >= floor
-    assert min(chosen.values()) > 4
+    found = dropped = 0
+    for _ in range(300):
+        values = np.exp(rng.normal(3, 0.6, 11))
+        false = [case((), [1e-3], feature="size") for _ in range(10)]
+        rule = chosen([*(case([v], feature="size") for v in values[:10]), *false])
+        found += rule is not None
+        dropped += rule is not None and not rule.keeps(case([values[10]], feature="size").features)[0]
+    assert found > 200
+    assert stats.binomtest(dropped, found, RISK, alternative="greater").pvalue > 0.01
 
 
 def test_rule_survives_json():
-    rule = choose_presence_rule(features_of(SURE), np.array([0.9] * 6 + [0.0] * 6), np.array(PRESENT), 0.9)
+    rule = chosen(BOTH)
     assert PresenceRule.from_dict(json.loads(json.dumps(rule.as_dict()))) == rule
+
+
+def test_rates_survive_json():
+    rates = presence_rates([True, False], [True, True])
+    assert PresenceRates.from_dict(json.loads(json.dumps(rates.as_dict()))).missed_interval == rates.missed_interval
+
+
+def test_no_object_is_as_small_as_the_smallest():
+    assert smallest_object([np.zeros(0)]) == 0
+    assert smallest_object([np.array([100.0, 300.0])]) == pytest.approx(25)
+    assert smallest_object([np.array([100.0]), np.array([100.0, 100.0])]) == pytest.approx(100)
+    sizes = np.exp(np.random.default_rng(0).normal(5, 0.5, 30))
+    logs = np.log(sizes)
+    bound = stats.t.ppf(RISK, 29, logs.mean(), logs.std(ddof=1) * math.sqrt(1 + 1 / 30))
+    assert smallest_object([sizes[:10], sizes[10:]]) == pytest.approx(min(math.exp(bound), sizes.min()))
+
+
+def test_sizes_are_those_of_components():
+    mask = np.array([[1, 1, 0, 1], [0, 0, 0, 1]], dtype=bool)
+    assert object_sizes(mask, 2.0).tolist() == [4.0, 4.0]

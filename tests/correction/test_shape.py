@@ -92,19 +92,37 @@ def test_full_weight_gives_the_given_shape_moved_by_the_offset():
 
 
 @pytest.mark.parametrize("weight", [0.25, 0.5, 0.75])
-@pytest.mark.parametrize(("spacing", "unit"), [(None, 1.0), ((0.7, 1.3), 0.7)], ids=["voxels", "mm"])
-def test_label_is_where_the_weighted_mean_of_the_two_distances_is_not_negative(weight, spacing, unit):
+@pytest.mark.parametrize("spacing", [None, (1.0, 1.857)], ids=["cubes", "anisotropic"])
+def test_label_is_where_the_weighted_mean_of_the_two_distances_is_not_negative(weight, spacing):
     sides = spacing or (1, 1)
-    scores = distance_to(11 * unit, spacing=sides)
-    given = disc(11 * unit, spacing=sides, centre=(26, 33))
-    shape = GivenShape(1.5 * unit, 0.5, 0.0, 5, 0.9)
-    far = 10 * unit
+    scores = distance_to(11, spacing=sides)
+    given = disc(11, spacing=sides, centre=(26, 33))
+    shape = GivenShape(1.5, 0.5, 0.0, 5, 0.9)
     phi = signed_distance(given[None], spacing=spacing, origin="face")[0]
-    mean = (1 - weight) * scores.clip(-far, far) + weight * (1.5 * unit - phi).clip(-far, far)
-    blended = blend_shapes(scores, given, shape, weight=weight, unit=unit, spacing=spacing)
+    mean = (1 - weight) * scores.clip(-10, 10) + weight * (1.5 - phi).clip(-10, 10)
+    blended = blend_shapes(scores, given, shape, weight=weight, size=spacing)
     assert np.array_equal(blended, mean >= 0)
+    assert np.array_equal(blend_shapes(scores, given, shape, weight=weight, phi=phi, size=spacing), blended)
     assert dice(blended, given) < 1
     assert dice(blended, scores >= 0) < 1
+
+
+def test_each_group_has_an_offset_of_its_own():
+    offsets, groups = [-3.0, -3.2, -2.8, 1.0, 1.2, 0.8], ["ann"] * 3 + ["ben"] * 3
+    shape = learn_given_shape(offsets, [0.9] * 6, 0.1, groups)
+    assert shape.offset_of("ann") == pytest.approx(-3, abs=0.1)
+    assert shape.offset_of("ben") == pytest.approx(1, abs=0.1)
+    assert shape.offset_of("cleo") == shape.offset == pytest.approx(-1, abs=0.2)
+    assert shape.spread < 0.3  # within groups, not between them
+    larger = shift_boundary(disc(12)[None], 3)[0]
+    assert dice(blend_shapes(distance_to(12), larger, shape, weight=1, group="ann"), disc(12)) > 0.97
+
+
+def test_own_error_of_a_label_is_taken_out_case_by_case():
+    shape = GivenShape(0.0, 4.0, 1.0, 9, 0.9)
+    assert dice(blend_shapes(distance_to(12), disc(17), shape, weight=1), disc(12)) > 0.98
+    kept = GivenShape(0.0, 4.0, 0.0, 9, 0.9)
+    assert np.array_equal(blend_shapes(distance_to(12), disc(17), kept, weight=1), disc(17))
 
 
 def test_given_label_that_is_full_adds_nothing():
@@ -112,74 +130,7 @@ def test_given_label_that_is_full_adds_nothing():
     assert np.array_equal(blend_shapes(distance_to(12), full, AGREE, weight=0.5), disc(12))
 
 
-@pytest.mark.parametrize(("weight", "drawn"), [(0.5, False), (0.0, True)])
-def test_what_nobody_drew_is_made_of_a_prediction_only_where_labels_have_no_say(weight, drawn):
-    empty = np.zeros((SIZE, SIZE), dtype=bool)
-    assert blend_shapes(distance_to(12), empty, AGREE, weight=weight).any() == drawn
-
-
-@pytest.mark.parametrize("k", [-3, 0, 3])
-def test_missed_object_is_the_given_one_moved_by_the_offset(k):
-    shape = GivenShape(float(-k), 0.5, 0.9, 5, 0.9)
-    absent = np.full((SIZE, SIZE), -85.0)
-    blended = blend_shapes(absent, disc(12 + k), shape, weight=0.5)
-    assert dice(blended, disc(12)) > 0.97
-    assert np.array_equal(blended, signed_distance(disc(12 + k)[None], origin="face")[0] <= -k)
-
-
-def test_missed_object_that_the_offset_would_delete_stays_as_it_was_given():
-    shape = GivenShape(-9.0, 0.5, 0.0, 5, 0.9)
-    assert np.array_equal(blend_shapes(np.full((SIZE, SIZE), -85.0), disc(4), shape, weight=0.5), disc(4))
-
-
-def test_object_found_elsewhere_is_replaced_by_the_given_one():
-    given = disc(5, centre=(12, 12))
-    blended = blend_shapes(distance_to(6, centre=(45, 45)), given, AGREE, weight=0.5)
-    assert np.array_equal(blended, given)
-
-
-def test_given_speck_that_the_prediction_does_not_touch_is_left_out():
-    given = disc(12)
-    given[3:6, 3:6] = True
-    assert np.array_equal(blend_shapes(distance_to(12), given, AGREE, weight=0.5), disc(12))
-
-
-@pytest.mark.parametrize("k", [-6, 6])
-def test_own_offset_of_a_case_is_taken_away_as_far_as_it_is_the_labels(k):
-    own, none = (GivenShape(0.0, 4.0, part, 5, 0.9) for part in (1.0, 0.0))
-    given = disc(16 + k)
-    assert dice(blend_shapes(distance_to(16), given, own, weight=1), disc(16)) > 0.98
-    assert np.array_equal(blend_shapes(distance_to(16), given, none, weight=1), given)
-
-
-def test_bump_of_the_given_label_is_kept_in_part_and_by_full_weight_all():
-    given = disc(12)
-    given[10:20, 27:34] = True
-    bump = given & ~disc(12)
-    kept = {w: (blend_shapes(distance_to(12), given, AGREE, weight=w) & bump).sum() for w in (0, 0.5, 1)}
-    assert kept[0] == 0
-    assert 0.1 < kept[0.5] / kept[1] < 0.8
-    assert kept[1] == bump.sum()
-
-
-def test_flips_commute():
-    given = disc(11, centre=(27, 34))
-    scores = distance_to(12)
-    blended = blend_shapes(scores, given, AGREE, weight=0.5)
-    for axis in (0, 1):
-        flipped = blend_shapes(np.flip(scores, axis), np.flip(given, axis), AGREE, weight=0.5)
-        assert np.array_equal(flipped, np.flip(blended, axis))
-
-
-def test_inputs_are_not_written_to():
-    scores, given = distance_to(12), disc(14)
-    scores.setflags(write=False)
-    given.setflags(write=False)
-    blend_shapes(scores, given, AGREE, weight=0.5)
-    blend_shapes(np.full_like(scores, -85), given, AGREE, weight=0.5)
-    given_offset(given, scores >= 0, None)
-
-
-def test_shape_survives_json():
-    shape = learn_given_shape([-1.0, -2.5, -2.0], [0.9, 0.8, 0.7], 0.3)
+def test_shape_survives_json_and_scales():
+    shape = GivenShape(-3.0, 0.5, 0.2, 9, 0.9, {"ann": -2.0})
     assert GivenShape.from_dict(json.loads(json.dumps(shape.as_dict()))) == shape
+    assert shape.scaled(0.5) == GivenShape(-1.5, 0.25, 0.2, 9, 0.9, {"ann": -1.0})

@@ -1,0 +1,224 @@
+"""What given labels of other cases say, beside corrected predictions; all distances are in voxels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import stats
+
+from monai_sc.correction.cases import Cases, Size
+from monai_sc.correction.choice import ClassCorrection
+from monai_sc.correction.class_fit import ClassFit, Judgement, group_of, upper_bound
+from monai_sc.correction.evidence import Exchange
+from monai_sc.correction.move import box_around, distance
+from monai_sc.correction.shape import given_offset, learn_given_shape
+from monai_sc.correction.table import STEP, ShiftCounts, ShiftTable
+from monai_sc.functional.dice import dice
+
+if TYPE_CHECKING:
+    from monai_sc.correction.corrector import Fields, SpatialCorrector
+
+LARGE = 3.0  # standard deviations: a single case counts if its bias is over that many of what cases differ by
+LOGIT_STEP = 0.75  # of the bias, which one step of the "logit" correction removes
+GOOD = 0.25  # error (1 less Dice) of corrected predictions on held-out cases, under which they serve to correct labels
+BETTER = 0.9  # part of the error of labels without a network that must be left at most with it
+
+
+@dataclass(frozen=True)
+class GivenRow:
+    """What one training case shows, lists by class.
+
+    Attributes:
+        offset: of its given label against the corrected prediction.
+        agreement: Dice of the uncorrected prediction with the given label.
+        counts: what shifts of the given label would do to its Dice with the corrected prediction.
+        group: of the case.
+    """
+
+    offset: list[float]
+    agreement: list[float]
+    counts: list[ShiftCounts]
+    group: Hashable
+
+
+def given_row(
+    corrector: SpatialCorrector,
+    fields: Fields,
+    predicted: np.ndarray,
+    given: np.ndarray,
+    left_out: np.ndarray | None,
+    size: Size,
+    group: Hashable,
+) -> GivenRow:
+    """Return what a training case shows: masks ``(classes, *spatial)`` and fields on one grid."""
+    table = ShiftTable(corrector.reach)
+    corrected = fields.scores >= 0
+    counts, offsets = [], []
+    for k, mask in enumerate(given):
+        offsets.append(given_offset(mask, corrected[k], size))
+        ignored = None if left_out is None else left_out[k]
+        box = box_around(mask | corrected[k], float(table.shifts[-1]), size)
+        if box is None:
+            counts.append(table.count(mask, None, corrected[k], ignored))
+            continue
+        phi = distance(mask[box], corrector.metric, size)
+        counts.append(table.count(mask[box], phi, corrected[k][box], None if ignored is None else ignored[box]))
+    return GivenRow(offsets, dice(predicted, given, left_out).tolist(), counts, group)
+
+
+def pending_fits(corrector: SpatialCorrector) -> list[ClassFit]:
+    """Return the fits with the corrections that await what other cases say."""
+    return [fit if fit.pending is None else replace(fit, correction=fit.pending) for fit in corrector.fits]
+
+
+def settle(corrector: SpatialCorrector, cases: Cases, exchange: Exchange = list) -> None:
+    """Let a sample of training cases say what they can, and give the corrector what follows.
+
+    Args:
+        corrector: whose fits change.
+        cases: with predictions, and the given labels as their labels.
+        exchange: with other processes.
+    """
+    rows = []
+    fits = pending_fits(corrector)
+    for case in cases:
+        logits = case.predicted_logits()
+        fields = corrector.fields(logits, raw=case.raw, size=case.size, group=case.group, fits=fits)
+        plain = corrector.format.predicted(logits if case.raw is None else case.raw)
+        rows.append(given_row(corrector, fields, plain, case.label, case.left_out, case.size, case.group))
+    settle_rows(corrector, exchange(rows), has_groups=cases.columns["groups"] is not None)
+
+
+def settle_rows(corrector: SpatialCorrector, rows: Sequence[GivenRow], *, has_groups: bool) -> None:
+    """Give the corrector what :py:func:`given_row` says of the training cases."""
+    if not rows:
+        return
+    groups = [row.group for row in rows] if has_groups else None
+    fits = pending_fits(corrector)
+    as_asked = corrector.representation != "auto"
+    for k, fit in enumerate(fits):
+        offsets = [row.offset[k] for row in rows]
+        shape = learn_given_shape(offsets, [row.agreement[k] for row in rows], fit.network.spread, groups)
+        if fit.num_pairs > 1 and fit.shape is not None:  # these cases have the truth beside them
+            corrector.fits[k] = replace(fit, shape=replace(fit.shape, agreement=shape.agreement))
+            continue
+        fit = replace(fit, shape=shape)
+        if as_asked:
+            source = "blend" if corrector.shape_weight and shape.num_cases else "predict"
+            corrector.fits[k] = replace(fit, source=source)
+            continue
+        table = ShiftTable(corrector.reach, [row.counts[k] for row in rows])
+        if corrector.num_clean == 1 or fit.num_pairs == 1:
+            fit = _settle_single(fit, shape.spread)
+        corrector.fits[k] = _choose_source(corrector, fit, table, groups)
+
+
+def _settle_single(fit: ClassFit, spread: float) -> ClassFit:
+    """Return the fit of a single clean case: its bias counts if it is large against what other cases differ by."""
+
+    def counts(bias: float) -> bool:
+        return bool(np.isfinite(bias) and abs(bias) > LARGE * spread)
+
+    one = "a single clean case carries it, whose bias is large against what the other cases differ by"
+    small = "a single clean case gives it, and it is not large against what the other cases differ by"
+    correction, move = fit.correction, fit.move
+    if fit.pending is not None:
+        accepted = counts(fit.network.mean)
+        correction = (
+            replace(fit.pending, note=one)
+            if accepted
+            else ClassCorrection(floor=fit.pending.floor, dice_before=fit.pending.dice_before, note=small)
+        )
+        fit = replace(fit, judged=Judgement("predictions", (), (), accepted, one if accepted else small))
+    if fit.num_pairs == 1 and move.representation != "none":
+        accepted = counts(fit.labels.mean)
+        move = replace(move, note=one) if accepted else ClassCorrection(floor=move.floor, note=small)
+        fit = replace(fit, judged_labels=Judgement("labels", (), (), accepted, one if accepted else small))
+    return replace(fit, correction=correction, move=move, pending=None)
+
+
+def _choose_source(
+    corrector: SpatialCorrector, fit: ClassFit, table: ShiftTable, groups: Sequence[Hashable] | None
+) -> ClassFit:
+    """Return a fit with the source of labels where no pairs say it.
+
+    The error of corrected predictions is known from clean cases. What given labels differ from them by is the error of
+    both: were the two independent, their squares would add up. A network that has memorised its labels differs from
+    them by less, so that they seem better than they are, and stay.
+    """
+    shape = fit.shape
+    if shape is None or not shape.num_cases or not fit.learnt:
+        return replace(fit, source="keep")
+    single = corrector.num_clean == 1 or fit.num_pairs == 1
+    if single and not (fit.judged.accepted or fit.judged_labels.accepted):
+        return replace(fit, source="keep", move=ClassCorrection(floor=fit.move.floor, note=fit.correction.note))
+    weight = corrector.shape_weight
+    curves = table.dice
+    cases = np.arange(len(curves))
+    shifts = [shape.offset_of(group_of(groups, i)) for i in cases.tolist()]
+    moved_dice = curves[cases, [table.nearest(shift) for shift in shifts]]
+    kept, moved = (1 - float(values.mean()) for values in (curves[:, table.still], moved_dice))
+    after = np.array(fit.judged.after if fit.judged.accepted else fit.judged.before)
+    network = 1 - (float(after.mean()) if len(after) else fit.single_dice)
+    # At most, as far as the clean cases can say.
+    error = after.std(ddof=1) / math.sqrt(len(after)) * stats.t.ppf(0.9, len(after) - 1) if len(after) > 1 else network
+    worst = network + float(error)
+    move = fit.move if fit.num_pairs == 1 else _move_of(fit, single, corrector.reach)
+    best = "move" if move.representation != "none" else "keep"
+    label = math.sqrt(max((moved if best == "move" else kept) ** 2 - worst**2, 0.0))
+    blend = math.hypot((1 - weight) * worst, weight * math.sqrt(max(moved**2 - worst**2, 0.0)))
+    # Where clean cases show the network off, the labels that it has learnt from are off as well.
+    towards = fit.judged.accepted and fit.correction.representation != "none"
+    towards = towards and (shape.offset + _rest_of_bias(fit)) * fit.correction.shift_of() > 0
+    if (towards and worst < GOOD) or blend < BETTER * label:
+        bound = upper_bound(1 - after) if len(after) > 2 else 2 * network + 0.05
+        if move.representation == "none":  # where the network says that labels lie, whether that is clear or not
+            own = {group: _on_grid(offset, corrector.reach) for group, offset in shape.group_offsets.items()}
+            move = replace(
+                move, representation="distance", shift=_on_grid(shape.offset, corrector.reach), group_shifts=own
+            )
+        shifts = [move.shift_of(group_of(groups, i)) for i in cases.tolist()]
+        limit = max(bound, upper_bound(1 - curves[cases, [table.nearest(shift) for shift in shifts]]))
+        return replace(fit, move=move, source="blend" if weight else "predict", limit=limit)
+    return replace(fit, move=move, source=best)
+
+
+def _rest_of_bias(fit: ClassFit) -> float:
+    """Return what the correction leaves of the bias of the network: the offset of labels lacks it."""
+    correction, told = fit.correction, fit.correction.evidence
+    if not np.isfinite(fit.network.mean):
+        return 0.0
+    if correction.representation == "none" and told.get("distance", 1.0) <= told.get("none", 0.0):
+        return 0.0  # a shift by it does harm: it is the mean of what differs from place to place
+    return fit.network.mean - correction.shift_of() * (LOGIT_STEP if correction.representation == "logit" else 1.0)
+
+
+def _on_grid(shift: float, reach: float) -> float:
+    """Return the shift of the tables that is nearest."""
+    return float(np.clip(STEP * round(shift / STEP), -reach, reach))
+
+
+def _move_of(fit: ClassFit, single: bool, reach: float) -> ClassCorrection:
+    """Return the shift of given labels that their offset to corrected predictions says, if it is clear."""
+    shape: Any = fit.shape
+    spread = shape.spread if np.isfinite(shape.spread) else 0.0
+    used = max(fit.network.num_used, 1)
+    correction = fit.correction
+    rest = _rest_of_bias(fit)
+    clean = spread if single else fit.network.spread
+    error = math.hypot(spread / math.sqrt(shape.num_cases), clean / math.sqrt(used) if np.isfinite(clean) else math.inf)
+    limit = LARGE * spread if single else float(stats.t.ppf(0.975, max(used - 1, 1))) * error
+    base = ClassCorrection(floor=correction.floor)
+    if not abs(shape.offset + rest) > max(limit, 1e-9):
+        return replace(base, note="the offset of given labels to corrected predictions is not clear")
+    return replace(
+        base,
+        representation="distance",
+        shift=_on_grid(shape.offset + rest, reach),
+        group_shifts={group: _on_grid(offset + rest, reach) for group, offset in shape.group_offsets.items()},
+        note="by the offset of given labels to corrected predictions",
+    )
