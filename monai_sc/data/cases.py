@@ -14,9 +14,10 @@ from typing import Any
 __all__ = ["Case", "LazyCases", "check_cases", "check_list", "check_name", "file_keys", "files_of"]
 
 Case = dict[str, Any]
-"""``id``, ``image`` (file, or one per channel), ``label`` (file, or one per class); where known ``clean_label``, for
-reports only; ``foreground``, the value of the foreground in the label files, where it is not 1; ``trusted``, a mask
-file, or one per class, of voxels whose label stays."""
+"""``id``, ``image`` (file, or one per channel), ``label`` (file, or one per class); ``clean_label``, where an expert
+has drawn the case again; ``reference_label``, the truth, for reports only; ``foreground``, the value of the foreground
+in the label files, where it is not 1; ``trusted``, a mask file, or one per class, of voxels whose label stays."""
+LABELS = ("label", "clean_label", "reference_label")
 
 UNFIT_NAME = re.compile(r"^\.|^[A-Za-z]:|[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 RESERVED = ("round.json", "manifest.jsonl")  # file names beside the folders of the cases in a label store
@@ -67,7 +68,7 @@ def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
 
 def file_keys(case: Mapping[str, Any]) -> list[str]:
     """Return the keys of a case that hold files."""
-    return ["image", "label", *(key for key in ("clean_label", "trusted") if case.get(key) is not None)]
+    return ["image", "label", *(key for key in (*LABELS[1:], "trusted") if case.get(key) is not None)]
 
 
 def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
@@ -99,7 +100,7 @@ def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
                 files = []
             if not files or any("\0" in str(file) for file in files):
                 raise TypeError(f"{key!r} of case {case['id']!r} must be a file or a list of files, got {case[key]!r}.")
-            if key in ("label", "clean_label"):
+            if key in LABELS:
                 counts.add(len(files))
     repeated = [name for name, count in Counter(same_name(case["id"]) for case in cases).items() if count > 1]
     if repeated:

@@ -72,7 +72,7 @@ def export_datalist(store: LabelStore, file: Path, number: int) -> Path:
         raise ValueError(f"file must be a new file, got {file}, which exists.")
     cases = []
     for case in store.datalist(number):
-        for key in ("image", "label", "clean_label", "trusted"):
+        for key in ("image", "label", "clean_label", "reference_label", "trusted"):
             if case.get(key) is not None:
                 paths = [str(path.resolve()) for path in files_of(case, key)]
                 case[key] = paths[0] if isinstance(case[key], (str, os.PathLike)) else paths

@@ -51,8 +51,10 @@ class LabelStore(RoundFolders):
     Args:
         root: the folder; made if it does not exist.
         cases: dictionaries with ``id``, ``image`` and ``label`` (a file, or one per class); optionally ``clean_label``
-            (for reports only), ``trusted``, and ``foreground`` (the value of the foreground in the files, 1 if
-            absent). What :py:func:`monai_sc.data.usable_cases` left out is kept as ``skipped``, for reports.
+            (where an expert has drawn the case again: such :py:attr:`pairs` say how far labels are off),
+            ``reference_label`` (the truth, for reports only), ``trusted``, and ``foreground`` (the value of the
+            foreground in the files, 1 if absent). What :py:func:`monai_sc.data.usable_cases` left out is kept as
+            ``skipped``, for reports.
         class_names: one per label file of a case, or per value of ``values``; ``class_0`` and so on by default.
         values: the values of the classes, where labels are maps: one file per case, whose voxels have one value each,
             0 for the background.
@@ -126,7 +128,7 @@ class LabelStore(RoundFolders):
     def datalist(self, number: int | None = None) -> list[Case]:
         """Return the cases with the labels of a round, by default the current one, in the order they were given.
 
-        Where round 0 was simulated, ``clean_label`` holds the files that were given.
+        Where round 0 was simulated, ``reference_label`` holds the files that were given.
 
         Raises:
             ValueError: when there is no such round.
@@ -136,8 +138,8 @@ class LabelStore(RoundFolders):
         datalist = []
         for case in self.cases:
             case = dict(case)
-            if simulated and case.get("clean_label") is None:
-                case["clean_label"] = case["label"]
+            if simulated and case.get("reference_label") is None:
+                case["reference_label"] = case["label"]
             if number or simulated:
                 files = [str(file) for file in self.files(self._folder(number), case)]
                 case["label"] = files[0] if isinstance(case["label"], (str, Path)) else files
@@ -169,17 +171,25 @@ class LabelStore(RoundFolders):
             )
         return np.broadcast_to(np.concatenate(masks), shape)
 
+    @property
+    def pairs(self) -> list[str]:
+        """The ids of the cases that name a ``clean_label`` beside their label; none where the noise is simulated."""
+        return [] if self.is_simulated else [n for n, c in self._case_of.items() if c.get("clean_label") is not None]
+
     def read_clean(self, case_id: str) -> np.ndarray | None:
         """Return the clean label of a case ``(classes, *spatial)``, ``None`` where it is not known."""
+        key = self._clean_key(case_id)
         case = self._case_of[case_id]
-        if not self.has_clean(case_id):
-            return None
-        key = "label" if case.get("clean_label") is None else "clean_label"
-        return np.asarray(self._load(case)(files_of(case, key)).numpy() > 0)
+        return None if key is None else np.asarray(self._load(case)(files_of(case, key)).numpy() > 0)
 
     def has_clean(self, case_id: str) -> bool:
         """Return whether the clean label of a case is known."""
-        return self.is_simulated or self._case_of[case_id].get("clean_label") is not None
+        return self._clean_key(case_id) is not None
+
+    def _clean_key(self, case_id: str) -> str | None:
+        case = self._case_of[case_id]
+        named = [key for key in ("reference_label", "clean_label") if case.get(key) is not None]
+        return named[0] if named else "label" if self.is_simulated else None
 
     def check_grid(self, case_id: str, shape: Sequence[int], affine: np.ndarray) -> None:
         """Refuse a label for a case whose grid is not that of the case's label files.

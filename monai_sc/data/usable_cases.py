@@ -15,7 +15,13 @@ from monai_sc.functional.checks import check_choice
 from monai_sc.parallel import is_main
 from monai_sc.transforms.load import LoadLabel, read_image
 
-NAMES = {"image": "Image file", "label": "Label file", "clean_label": "Label file", "trusted": "Trusted mask"}
+NAMES = {
+    "image": "Image file",
+    "label": "Label file",
+    "clean_label": "Label file",
+    "reference_label": "Label file",
+    "trusted": "Trusted mask",
+}
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from monai.engines import SupervisedTrainer
 
 from monai_sc.correction import SpatialCorrector
 from monai_sc.correction.choice import ClassCorrection
+from monai_sc.correction.class_fit import ClassFit
 from monai_sc.functional.checks import as_array, check_same_shape
-from monai_sc.functional.dice import dice
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.handlers.prediction import ArraysOnDisk
 from monai_sc.parallel import broadcast_state, gather_items, own_part, unwrapped
@@ -34,9 +35,10 @@ def nothing_found(fold: int | None, classes: int) -> dict[str, Any]:
     Returns:
         A dictionary that a checkpoint may hold. After a check, ``score``, ``network`` (weights) and ``state`` are those
         of the best check, and ``classes`` holds for each class the state of the check that was best for it, with its
-        ``dice`` and ``network``. A state has ``epoch``, ``corrector``, ``clean_dice`` and ``voxel_mm``.
+        ``dice`` and ``network``. A state has ``epoch``, ``corrector``, ``clean_dice`` and ``voxel_mm``. ``checks``
+        holds of each check its ``epoch``, and by class the Dice of each clean case ``before`` and ``after``.
     """
-    return {"fold": fold, "score": -math.inf, "classes": [{}] * classes}
+    return {"fold": fold, "score": -math.inf, "classes": [{}] * classes, "checks": []}
 
 
 def check_clean_cases(
@@ -104,10 +106,9 @@ def check_clean_cases(
             if "at least one usable case" not in str(error):
                 raise
             corrector = corrector.without_bias(len(sizes))
-        scores = exchange([_uncorrected_dice(corrector, *case) for case in zip(logits, labels, ignore, strict=True)])
     if options.representation != "auto":  # as published: under one voxel there is no band, and nothing to move
         _leave_converged(corrector)
-    return corrector, np.mean(scores, axis=0).tolist(), voxel_mm
+    return corrector, [_dice_before(fit) for fit in corrector.fits], voxel_mm
 
 
 def _label_of(case: Mapping[str, Any], options: CorrectionOptions) -> np.ndarray:
@@ -121,23 +122,27 @@ def _label_of(case: Mapping[str, Any], options: CorrectionOptions) -> np.ndarray
     return np.asarray((masks * np.arange(1, len(masks) + 1).reshape(-1, *(1,) * (masks.ndim - 1))).sum(axis=0)[None])
 
 
-def _uncorrected_dice(
-    corrector: SpatialCorrector, logits: np.ndarray, label: np.ndarray, ignore: np.ndarray
-) -> np.ndarray:
-    masks, left_out = corrector.masks(label)
-    ignored = np.broadcast_to(ignore != 0, masks.shape)
-    return dice(corrector.format.predicted(logits), masks, ignored if left_out is None else ignored | left_out)
+def _dice_before(fit: ClassFit) -> float:
+    """Return the mean Dice of the uncorrected predictions of a class."""
+    return float(np.mean(fit.judged.before)) if fit.judged.before else fit.correction.dice_before
+
+
+def held_out_dice(fit: ClassFit, num_clean: int) -> list[float]:
+    """Return the Dice of each clean case with what is done, judged by the others; of a single one by itself."""
+    judged = fit.judged
+    return [*(judged.after if judged.accepted else judged.before)] or [fit.single_dice] * num_clean
 
 
 def _leave_converged(corrector: SpatialCorrector) -> None:
-    for k, bias in enumerate(corrector.check_fitted().mean):
-        if abs(bias) < 1:
-            found = corrector.corrections[k]
-            corrector.corrections[k] = ClassCorrection(
-                dice_before=found.dice_before,
-                dice_after=found.dice_before,
-                dice_present=found.dice_present,
-                note="its bias is under one voxel",
+    for k, fit in enumerate(corrector.fits):
+        if abs(fit.network.mean) < corrector.options.tolerance:
+            found = fit.correction
+            before, after = found.dice_before, fit.judged.before
+            corrector.fits[k] = replace(
+                fit,
+                correction=ClassCorrection(dice_before=before, dice_after=before, note="its bias is under one voxel"),
+                judged=replace(fit.judged, after=after),
+                single_dice=before,
             )
 
 
@@ -161,13 +166,53 @@ def remember_best(
     """
     state = {"epoch": epoch, "corrector": corrector.state_dict(), "clean_dice": clean_dice, "voxel_mm": voxel_mm}
     weights = deepcopy(unwrapped(network).state_dict())
-    score = float(np.mean([correction.dice_after for correction in corrector.corrections]))
-    for k, correction in enumerate(corrector.corrections):
+    scores = [held_out_dice(fit, corrector.num_clean) for fit in corrector.fits]
+    score = float(np.nanmean([np.mean(values) for values in scores]))
+    found["checks"] = [
+        *found["checks"],
+        {"epoch": epoch, "before": [_before(f, corrector.num_clean) for f in corrector.fits], "after": scores},
+    ]
+    for k, values in enumerate(scores):
         best = found["classes"][k]
         # The channels of a softmax belong together, and so do their corrections.
-        exclusive = corrector.output == "softmax"
-        better = score >= found["score"] if exclusive else not best or correction.dice_after >= best["dice"]
+        own = float(np.mean(values))
+        better = score >= found["score"] if corrector.output == "softmax" else not best or own >= best["dice"]
         if better:
-            found["classes"][k] = {**state, "dice": correction.dice_after, "network": weights}
+            found["classes"][k] = {**state, "dice": own, "network": weights}
     if score >= found["score"]:
         found.update(score=score, network=weights, state=state)
+
+
+def _before(fit: ClassFit, num_clean: int) -> list[float]:
+    return [*fit.judged.before] or [fit.correction.dice_before] * num_clean
+
+
+def judged_epochs(checks: Sequence[Mapping[str, Any]], k: int, *, joint: bool = False) -> tuple[float, float]:
+    """Return the mean Dice of a class on the clean cases before and after, each judged by the choice of the others.
+
+    What the epoch is, is chosen as well: for each case by the other cases.
+
+    Args:
+        checks: of a training, with ``before`` and ``after`` of each class and case.
+        k: index of the class.
+        joint: the classes have one epoch, that of the best mean, as those of a softmax have.
+
+    Returns:
+        Both; ``nan`` for the latter where a single case leaves none to judge by.
+    """
+    before, after = (
+        np.array([check[name] for check in checks]) for name in ("before", "after")
+    )  # (checks, classes, n)
+    scores = np.nanmean(after, axis=1) if joint else after[:, k]
+    before, after = before[:, k], after[:, k]
+    count = after.shape[1]
+    if count == 1:
+        return float(before[_best(scores[:, 0]), 0]), math.nan
+    chosen = [_best(np.delete(scores, case, axis=1).mean(axis=1)) for case in range(count)]
+    cases = np.arange(count)
+    return float(before[chosen, cases].mean()), float(after[chosen, cases].mean())
+
+
+def _best(scores: np.ndarray) -> int:
+    """Return the best check, of equals the last one, as :py:func:`remember_best` does."""
+    return len(scores) - 1 - int(np.argmax(scores[::-1]))

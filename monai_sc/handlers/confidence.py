@@ -142,7 +142,7 @@ class ConfidenceHandler:
         if case_id not in self._known:
             given, clean = self.store.read(case_id, 0), self.store.read_clean(case_id)
             if clean is None:
-                raise ValueError(f"The clean label of case {case_id!r} must be known; give it as clean_label.")
+                raise ValueError(f"The clean label of case {case_id!r} must be known; give it as reference_label.")
             distance = np.abs(np.asarray(signed_distance(clean, origin="face")))
             near, wrong = np.asarray(distance <= self.band), given ^ clean
             self._known[case_id] = given, wrong, near

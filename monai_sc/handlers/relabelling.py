@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,15 @@ from monai.engines import SupervisedTrainer
 from monai.utils import MetaKeys
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.shape import GivenLearner, GivenShape
-from monai_sc.correction.state import plain
+from monai_sc.correction.cases import Size, in_voxels
+from monai_sc.correction.class_fit import ClassFit
+from monai_sc.correction.corrector import Fields
+from monai_sc.correction.given import given_row, pending_fits, settle_rows
+from monai_sc.correction.state import plain, read_fit
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.checks import check_same_shape
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
+from monai_sc.handlers.pairs import judge_fit, judge_pair, pair_moves
 from monai_sc.handlers.training_data import fold_of
 from monai_sc.parallel import gather, gather_items, own_part, unwrapped
 from monai_sc.transforms.file_grid import invert_to_file, unpadded_box
@@ -67,94 +72,115 @@ class Relabelling:
         self.correctors = {part["fold"]: self._corrector(part["classes"]) for part in self.found}
 
     def judge(self, record: dict[str, Any]) -> None:
-        """Compare predictions of some training cases with their labels: are those worse than the clean ones?
+        """Let some training cases say how their labels lie to the predictions, and what to do with them.
+
+        Where cases of the store name a clean label too, these say it.
 
         Args:
-            record: of the round; gets ``agreement``, ``memorised``, ``kept``, and what was learnt of the labels.
+            record: of the round; gets ``agreement``, ``memorised``, ``kept``, ``label_bias``, and what was learnt.
         """
         number = record["round"]
         dataset: Any = self.loader.dataset
         chosen = np.unique(np.linspace(0, len(dataset) - 1, min(SAMPLE, len(dataset))).round().astype(int))
         loader, positions = own_part(self.loader, chosen.tolist())
-        learner = GivenLearner(next(iter(self.correctors.values())))
-        for case, logits, corrector in self._predictions(loader, f"Round {number}: training cases"):
-            own = corrector.logits(logits.numpy())
+        rows = []
+        pending = {fold: pending_fits(corrector) for fold, corrector in self.correctors.items()}
+        for case, logits, fold in self._predictions(loader, f"Round {number}: training cases"):
+            corrector = self.correctors[fold]
             given = self.store.read(case["id"], number)
-            joint = self._on_file_grid(
-                case, given, torch.from_numpy(np.concatenate([self._scores(case, own, corrector), own]))
-            )
-            scores, predicted = joint[: len(given)], joint[len(given) :] > 0
-            learner.add_scores(scores, predicted, given, self._file_spacing(case["image"]))
-        learner.offsets = gather_items(learner.offsets, positions)
-        learner.agreement = gather_items(learner.agreement, positions)
-        for k, (name, shape) in enumerate(zip(self.options.class_names, learner.shapes(), strict=True)):
-            self._judge_class(record, k, name, shape)
+            fields, predicted, size = self._fields(case, logits, corrector, given, pending[fold])
+            rows.append(given_row(corrector, fields, predicted, given, None, size, self.options.group(case)))
+        rows = gather_items(rows, positions)
+        for corrector in self.correctors.values():
+            settle_rows(corrector, rows, has_groups=self.options.group_key is not None)
+        if len(self.store.pairs) > 1 and self.options.representation == "auto":
+            self._judge_pairs(number)
+        for k, name in enumerate(self.options.class_names):
+            self._judge_class(record, k, name)
 
-    def write_round(self, record: Mapping[str, Any]) -> list[int]:
+    def write_round(self, record: dict[str, Any]) -> list[int]:
         """Write the corrected labels as the next round of the store, and return the changed voxels by class.
 
         Args:
-            record: of the round, whose labels have been judged.
+            record: of the round, whose labels have been judged; gets ``to_check``, by case.
         """
-        number, kept, names = record["round"], np.array(record["kept"]), self.options.class_names
-        shifts = [
-            self.options.corrector(chosen["voxel_mm"], chosen["corrector"]).corrections[k].shift
-            for k, chosen in enumerate(self.found[-1]["classes"])
-        ]
-        learnt = [record["correction"][name]["given_labels"] for name in names]
+        number, names = record["round"], self.options.class_names
+        judged = [read_fit(state) for state in record["fits"]]
         for corrector in self.correctors.values():
-            corrector.shapes = [None if shape is None else GivenShape.from_dict(shape) for shape in learnt]
-            corrector.refused = [0] * len(names)
-        changed, emptied, refused = counts = np.zeros((3, len(names)), dtype=np.int64)
-        size = 0
+            corrector.fits = [as_judged(own, fit) for own, fit in zip(corrector.fits, judged, strict=True)]
+        first = next(iter(self.correctors.values()))
+        voxel = first.unit or 1.0
+        changed, refused, checked = counts = np.zeros((3, len(names)), dtype=np.int64)
+        size, to_check = 0, {}
         loader, _ = own_part(self.loader)
-        with self.store.write_round(number + 1, self._done(record, shifts), previous=number) as writer:
-            for case, logits, corrector in self._predictions(loader, f"Round {number}: relabelling"):
+        with self.store.write_round(number + 1, self._done(record), previous=number) as writer:
+            for case, logits, fold in self._predictions(loader, f"Round {number}: relabelling"):
+                corrector = self.correctors[fold]
                 given = self.store.read(case["id"], number)
-                label = self._label(case, logits, corrector, given)
-                axes = tuple(range(1, label.ndim))
-                ruled = np.array([rule is not None for rule in corrector.rules])
-                gone = given.any(axis=axes) & ~label.any(axis=axes) & ~kept & ~ruled
-                emptied += gone
-                restored = np.zeros_like(label)
-                restored[kept | gone] = given[kept | gone]
-                label[kept | gone] = False
+                group = self.options.group(case)
+                fields, _, voxels = self._fields(case, logits, corrector, given)
+                found = corrector.corrected(fields, given, size=voxels, group=group)
+                label = found.masks
                 trusted = self.store.read_trusted(case["id"])
                 if trusted is not None:
-                    restored |= given & trusted
-                    label &= ~trusted
-                if self.options.softmax:  # what is as it was given comes before what is corrected
-                    label &= ~restored.any(axis=0)
-                label |= restored
-                changed += writer.write(case["id"], label, **self._details(record, corrector, case))
+                    label = (label & ~trusted) | (given & trusted)
+                    if self.options.softmax:  # what is as it was given comes before what is corrected
+                        stays = given & trusted
+                        label = np.where(stays.any(axis=0), stays, label)
+                notes = {names[k]: note for k, note in found.to_check.items()}
+                if notes:
+                    to_check[case["id"]] = notes
+                details = self._details(record, corrector, group)
+                changed += writer.write(case["id"], label, **details, to_check=notes)
                 size += label[0].size
-                refused += corrector.refused
-                corrector.refused = [0] * len(names)
+                refused += found.refused
+                checked += [k in found.to_check for k in range(len(names))]
         counts[:] = np.sum(gather(counts), axis=0)
+        record["to_check"] = {case: notes for part in gather(to_check) for case, notes in part.items()}
         size = sum(gather(size))
         logger = self.engine.logger
-        for k, name in enumerate(names):
+        for k, (name, fit) in enumerate(zip(names, first.fits, strict=True)):
             logger.info(
-                "Round %d, %s: shifted by %+.2f voxels, %d voxels changed (%.2f %% of the images).",
-                *(number + 1, name, shifts[k], changed[k], 100 * changed[k] / size),
+                "Round %d, %s: %s; %d voxels changed (%.2f %% of the images).",
+                *(number + 1, name, told_source(fit, voxel), changed[k], 100 * changed[k] / size),
             )
-            if emptied[k]:
-                logger.warning(
-                    "Round %d, %s: in %d cases nothing of it is left; they keep their labels of this class.",
-                    *(number + 1, name, emptied[k]),
-                )
+            if checked[k]:
+                logger.warning("Round %d, %s: %d cases to check, listed in the manifest.", number + 1, name, checked[k])
             if refused[k]:
                 logger.warning(
-                    "Round %d, %s: in %d cases the shift would leave too little of it; it was not shifted there.",
+                    "Round %d, %s: %d objects were not shifted, since too little of them would be left.",
                     *(number + 1, name, refused[k]),
                 )
         return [int(n) for n in changed]
+
+    def _judge_pairs(self, number: int) -> None:
+        """Let cases that have both labels say which correction of labels serves, each judged by the others."""
+        ids = set(self.store.pairs)
+        dataset: Any = self.loader.dataset
+        places = [i for i, case in enumerate(dataset.data) if str(case["id"]) in ids]
+        loader, positions = own_part(self.loader, places)
+        corrector = next(iter(self.correctors.values()))
+        moves = pair_moves(self.store, number, self.options, like=corrector, unit_mm=self.voxel_mm)
+        rows = []
+        for case, logits, fold in self._predictions(loader, f"Round {number}: cases with both labels"):
+            own = self.correctors[fold]
+            given, true = self.store.read(case["id"], number), np.asarray(self.store.read_clean(case["id"]))
+            fields, _, size = self._fields(case, logits, own, given)
+            judged = judge_pair(own, fields, given, true, size, self.options.group(case), moves.fits)
+            rows.append((str(case["id"]), judged))
+        found = dict(gather_items(rows, positions))
+        ordered = [found[name] for name in self.store.pairs]
+        for own in self.correctors.values():
+            own.fits = [
+                judge_fit(fit, move, k, ordered, moves.rows)
+                for k, (fit, move) in enumerate(zip(own.fits, moves.fits, strict=True))
+            ]
 
     def _corrector(self, classes: Sequence[Mapping[str, Any]]) -> SpatialCorrector:
         """Return the corrector of one training, each class as it was at its best."""
         first, *others = (self.options.corrector(chosen["voxel_mm"], chosen["corrector"]) for chosen in classes)
         for k, other in enumerate(others, start=1):
-            first.take_class(k, other)
+            first.fits[k] = other.fits[k]
         return first
 
     def _networks(self) -> tuple[list[torch.nn.Module], dict[tuple[int | None, int], int]]:
@@ -176,8 +202,8 @@ class Relabelling:
 
     def _predictions(
         self, loader: torch.utils.data.DataLoader[Any], description: str
-    ) -> Iterator[tuple[dict[str, Any], torch.Tensor, SpatialCorrector]]:
-        """Yield each case with its logits, each class from its own network, and with its corrector."""
+    ) -> Iterator[tuple[dict[str, Any], torch.Tensor, int | None]]:
+        """Yield each case with its logits, each class from its own network, and the fold whose networks they are."""
         networks, index = self._networks()
         for case, outputs in self.options.predict(self.engine, loader, networks, description):
             fold = None if None in self.correctors else fold_of(self.store, case["id"], self.folds)
@@ -185,47 +211,59 @@ class Relabelling:
                 logits = outputs[index[fold, 0]]
             else:
                 logits = torch.stack([outputs[index[fold, k]][k] for k in range(len(self.options.class_names))])
-            yield case, logits, self.correctors[fold]
+            yield case, logits, fold
 
-    def _judge_class(self, record: dict[str, Any], k: int, name: str, shape: GivenShape) -> None:
+    def _judge_class(self, record: dict[str, Any], k: int, name: str) -> None:
         own, bias = record["correction"][name], record["bias"][k]
+        for corrector in self.correctors.values():
+            stays = (
+                math.isnan(bias)
+                or not record["learnt"][k]
+                or (self.options.keep_converged and abs(bias) < record["tolerance"])
+            )
+            fit = corrector.fits[k]
+            if stays and fit.source != "move":
+                corrector.fits[k] = replace(fit, source="keep")
+        corrector = next(iter(self.correctors.values()))
+        fit, held_out = corrector.fits[k], own["held_out"]
+        own.update(corrector.report()["classes"][name])
+        own["held_out"] = own["held_out"] if fit.judged_labels.before else held_out
+        agreement = fit.shape.agreement if fit.shape is not None else math.nan
         clean_dice = self.found[-1]["classes"][k]["dice"]
-        fits = own["correction"]["representation"] == "none" and shape.agreement >= clean_dice
-        own["given_labels"] = plain(shape.as_dict(), nan=False)
-        record["agreement"][k] = shape.agreement
-        record["memorised"][k] = bool(shape.agreement > clean_dice)
-        record["kept"][k] = bool(
-            math.isnan(bias)
-            or not record["learnt"][k]
-            or (self.options.representation == "auto" and fits)
-            or (self.options.keep_converged and abs(bias) < 1)
-        )
+        record["agreement"][k] = agreement
+        record["memorised"][k] = bool(agreement > clean_dice)
+        record["kept"][k] = fit.source == "keep"
+        record["sources"][k] = fit.source
+        record["label_bias"][k] = fit.labels.mean * (corrector.unit or 1.0)
+        record["fits"] = plain([asdict(own) for own in corrector.fits])
         if record["memorised"][k] and not record["kept"][k]:
             self.engine.logger.info(
                 "Round %d, %s: the network agrees with the labels that it learnt from (Dice %.3f) more than with "
-                "the clean ones, corrected (%.3f): it knows them by heart. More checks_per_round, or folds, help "
+                "the clean ones, corrected (%.3f): it has memorised them. More checks_per_round, or folds, help "
                 "where they are wrong in ways that the image does not show.",
-                *(record["round"], name, shape.agreement, clean_dice),
+                *(record["round"], name, agreement, clean_dice),
             )
 
-    def _details(
-        self, record: Mapping[str, Any], corrector: SpatialCorrector, case: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _details(self, record: Mapping[str, Any], corrector: SpatialCorrector, group: str | None) -> dict[str, Any]:
         """Return how the labels of a case were made, for the manifest: lists with one entry per class."""
-        group = self.options.group(case)
         return {
             "bias": [b if math.isfinite(b) else None for b in record["bias"]],
+            "source": [fit.source for fit in corrector.fits],
             "representation": [own.representation for own in corrector.corrections],
             "gamma": [own.gamma for own in corrector.corrections],
             "shift": [corrector.shift(k, group) for k in range(len(corrector.class_names))],
+            "label_shift": [move.shift_of(group) for move in corrector.moves],
         }
 
-    def _done(self, record: Mapping[str, Any], shifts: Sequence[float]) -> dict[str, Any]:
+    def _done(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the store keeps of how a round was made."""
+        first = next(iter(self.correctors.values()))
         return {
             "bias": [b if math.isfinite(b) else None for b in record["bias"]],
-            "shift": list(shifts),
+            "shift": [c.shift for c in first.corrections],
+            "label_shift": [move.shift for move in first.moves],
             "kept": list(record["kept"]),
+            "sources": list(record["sources"]),
             "representation": self.options.representation,
             "corrections": record["correction"],
             "shape_weight": self.options.shape_weight,
@@ -233,40 +271,73 @@ class Relabelling:
             "gamma": self.options.gamma,
             "metric": self.options.metric,
             "region": self.options.region,
+            "options": self.options.as_dict(),
         }
 
-    def _scores(self, case: Mapping[str, Any], logits: np.ndarray, corrector: SpatialCorrector) -> np.ndarray:
-        spacing, voxel_mm = self.options.grid(case["image"])
-        spacing = in_unit(spacing, voxel_mm, self.voxel_mm)
-        box = unpadded_box(case["image"])
+    def _fields(
+        self,
+        case: Mapping[str, Any],
+        logits: torch.Tensor,
+        corrector: SpatialCorrector,
+        given: np.ndarray,
+        fits: Sequence[ClassFit] | None = None,
+    ) -> tuple[Fields, np.ndarray, Size]:
+        """Return a corrected prediction and the uncorrected masks on the grid of the label files, and a voxel there."""
+        image = case["image"]
+        spacing, voxel_mm = self.options.grid(image)
+        box = unpadded_box(image)
         scanned: Any = (..., *box)
-        scores = corrector.scores_of_logits(logits[scanned], spacing=spacing, group=self.options.group(case))
+        raw = logits.numpy()
+        own = corrector.logits(raw)
+        size = in_voxels(in_unit(spacing, voxel_mm, self.voxel_mm), corrector.unit, given.ndim - 1)
+        fields = corrector.fields(own[scanned], size=size, group=self.options.group(case), fits=fits)
         # What was padded goes with the way back to the file; it gets the scores beside it, which leave no trace.
-        widths = [(part.start, size - part.stop) for part, size in zip(box, logits.shape[1:], strict=True)]
-        return np.pad(scores, [(0, 0), *widths], mode="edge")
-
-    def _file_spacing(self, image: torch.Tensor) -> tuple[float, ...]:
-        spacing = self.options.file_spacing(image) or (1.0,) * (image.ndim - 1)
-        return in_unit(spacing, self.options.grid(image)[1], self.voxel_mm)
-
-    def _on_file_grid(self, case: Mapping[str, Any], given: np.ndarray, scores: torch.Tensor) -> np.ndarray:
-        result = to_file_grid(self.store, self.loader, case, scores).numpy()
+        widths = [(0, 0), *((part.start, n - part.stop) for part, n in zip(box, own.shape[1:], strict=True))]
+        parts = [np.pad(fields.scores, widths, mode="edge"), own]
+        if fields.suspect is not None:
+            parts.append(np.pad(fields.suspect, widths, mode="edge"))
+        if self.options.softmax:
+            parts.append(raw)
+        joint = torch.from_numpy(np.concatenate(parts).astype(np.float32, copy=False))
+        result = to_file_grid(self.store, self.loader, case, joint).numpy()
         check_same_shape(result[0], given[0], (f"The label made for case {case['id']!r}", "its label files"))
-        return result
+        count = len(own)
+        suspect = result[2 * count : 3 * count] if fields.suspect is not None else None
+        channels = result[-len(raw) :] if self.options.softmax else None
+        predicted = corrector.format.predicted(result[count : 2 * count] if channels is None else channels)
+        whole = self.options.file_spacing(image) or (1.0,) * (given.ndim - 1)
+        file_size = in_voxels(in_unit(whole, voxel_mm, self.voxel_mm), corrector.unit, given.ndim - 1)
+        return Fields(result[:count], suspect, channels, fields.refused), predicted, file_size
 
-    def _label(
-        self, case: Mapping[str, Any], logits: torch.Tensor, corrector: SpatialCorrector, given: np.ndarray
-    ) -> np.ndarray:
-        """Return the corrected masks of a case on the grid of its label files."""
-        scores = torch.from_numpy(self._scores(case, corrector.logits(logits.numpy()), corrector))
-        softmax = self.options.softmax
-        joint = self._on_file_grid(case, given, torch.cat([scores, logits]) if softmax else scores)
-        return corrector.label_of_scores(
-            joint[: len(given)],
-            logits=joint[len(given) :] if softmax else None,
-            given=given,
-            spacing=self._file_spacing(case["image"]),
-        )
+
+def as_judged(fit: ClassFit, judged: ClassFit) -> ClassFit:
+    """Return what is done by a network that was trained without some cases, as it was judged for that with all.
+
+    Args:
+        fit: of the former, by the clean cases.
+        judged: of the latter, by the clean cases and the labels.
+    """
+    own = fit if fit.pending is None else replace(fit, correction=fit.pending)
+    if judged.correction.representation == "none" or own.correction.representation == "none":
+        return judged
+    return replace(judged, correction=own.correction, rule=own.rule)
+
+
+def told_source(fit: ClassFit, voxel: float) -> str:
+    """Return in words what is done with the labels of a class.
+
+    Args:
+        fit: of the class.
+        voxel: length of its unit, in voxels of the files.
+    """
+    by = f"by {fit.move.shift * voxel:+.2f} voxels"
+    network = f"the boundaries of the network, moved by {fit.correction.shift * voxel:+.2f} voxels"
+    return {
+        "keep": "labels stay",
+        "move": f"labels moved {by}",
+        "blend": f"{network}, with the shape of the labels",
+        "predict": network,
+    }[fit.source]
 
 
 def _same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:

@@ -13,10 +13,10 @@ import torch
 from monai.engines import Evaluator, SupervisedTrainer
 
 from monai_sc.correction.state import plain
+from monai_sc.handlers.clean_check import judged_epochs
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.parallel import meeting_elsewhere, unwrapped
 
-LEARNT_DICE = 0.5  # under it, on the clean cases that hold a class, its prediction is mostly wrong, even corrected
 COLLAPSE = 0.2  # by which the Dice on the clean cases must fall under that of the best round
 SURELY_MISSED = 3  # clean cases of a class, all of which a network that finds half of them misses in 1 of 8 rounds
 
@@ -55,14 +55,18 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         others: ``round``, ``epoch``, ``metrics`` and ``restarts``.
     """
     state = found["state"]
-    bias = options.corrector(state["voxel_mm"], state["corrector"]).check_fitted()
-    reports = {}
-    for name, chosen in zip(options.class_names, found["classes"], strict=True):
-        own = options.corrector(chosen["voxel_mm"], chosen["corrector"]).report()["classes"][name]
-        reports[name] = {"network_epoch": chosen["epoch"], **own}
+    corrector = options.corrector(state["voxel_mm"], state["corrector"])
+    bias = corrector.measured_bias()
+    reports, learnt, known = {}, [], []
+    for k, (name, chosen) in enumerate(zip(options.class_names, found["classes"], strict=True)):
+        own = options.corrector(chosen["voxel_mm"], chosen["corrector"])
+        report = {"network_epoch": chosen["epoch"], **own.report()["classes"][name]}
+        before, after = judged_epochs(found["checks"], k, joint=options.softmax)
+        report["held_out"] |= {"before": before, "after": after}
+        reports[name] = report
+        learnt.append(own.fits[k].learnt)
+        known.append(own.fits[k].dice_present)
     classes = len(options.class_names)
-    # A network that draws a class too large or too small by much has learnt it if the correction makes it right.
-    learnt = [_dice_present(own) >= LEARNT_DICE for own in reports.values()]
     return {
         "round": others["round"],
         "epoch": others["epoch"],
@@ -71,8 +75,11 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         "bias_interval": bias.interval.tolist(),
         "bias_mm": (bias.mean * state["voxel_mm"]).tolist(),
         "voxel_mm": state["voxel_mm"],
-        "verdict": [told if known else "cannot tell" for told, known in zip(bias.verdict, learnt, strict=True)],
+        "tolerance": float(corrector.unit or 1.0),
+        "label_bias": [math.nan] * classes,
+        "verdict": [told if fits else "cannot tell" for told, fits in zip(bias.verdict, learnt, strict=True)],
         "learnt": learnt,
+        "dice_present": known,
         "num_used": bias.num_used.tolist(),
         "num_skipped": bias.num_skipped.tolist(),
         "clean_dice": state["clean_dice"],
@@ -80,15 +87,14 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         "agreement": [math.nan] * classes,
         "memorised": [False] * classes,
         "kept": [False] * classes,
+        "sources": ["keep"] * classes,
+        "fits": [],
+        "to_check": {},
         "voxels_changed": [],
         "metrics": others["metrics"],
         "restarts": others["restarts"],
         "stop_reason": "",
     }
-
-
-def _dice_present(own: Mapping[str, Any]) -> float:
-    return float(own["correction"]["dice_present"])
 
 
 def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
@@ -98,21 +104,23 @@ def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
         millimetres = "" if math.isnan(record["bias_mm"][k]) else f" = {record['bias_mm'][k]:+.2f} mm"
         interval = "no interval" if math.isnan(low) else f"95% interval [{low:+.2f}, {high:+.2f}]"
         logger.info(
-            "Round %d, %s: boundary bias %+.2f voxels%s, %s, %s, from %d clean cases (%d skipped); Dice on the clean "
-            "cases %.3f.",
+            "Round %d, %s: boundary bias of the network %+.2f voxels%s, %s, %s, from %d clean cases (%d skipped); Dice "
+            "on the clean cases %.3f.",
             *(number, name, mean, millimetres, interval, record["verdict"][k], record["num_used"][k]),
             *(record["num_skipped"][k], record["clean_dice"][k]),
         )
+        after = own["held_out"]["after"]
+        held_out = "a single clean case carries it" if after is None else f"Dice on held-out clean cases {after:.3f}"
         logger.info(
-            "Round %d, %s: correction %s by %+.2f, with the network of epoch %d: %s.",
+            "Round %d, %s: correction %s by %+.2f, with the network of epoch %d: %s; %s.",
             *(number, name, own["correction"]["representation"], own["correction"]["shift"], own["network_epoch"]),
-            own["correction"]["note"],
+            *(own["correction"]["note"], held_out),
         )
         if not record["learnt"][k]:
             logger.warning(
-                "Round %d, %s: with a Dice of %.2f on the clean cases that hold it, corrected, the network has not "
-                "learnt it, so that its bias cannot be told; its labels stay as they are. Train longer.",
-                *(number, name, _dice_present(own)),
+                "Round %d, %s: with a Dice of %.2f on the clean cases that hold it, before the correction, the network "
+                "has not learnt it; it corrects no labels of this class. Train longer.",
+                *(number, name, record["dice_present"][k]),
             )
         if math.isnan(mean):
             logger.warning(
@@ -160,13 +168,16 @@ def has_collapsed(record: Mapping[str, Any], best_dice: float | None) -> bool:
     )
 
 
-def stop_reason(record: Mapping[str, Any], representation: str, *, better: int | None, is_last: bool) -> str:
+def stop_reason(
+    record: Mapping[str, Any], representation: str, *, better: int | None, is_first: bool, is_last: bool
+) -> str:
     """Return why the loop stops after a round whose labels have been judged, or nothing if it goes on.
 
     Args:
         record: of the round.
         representation: that was asked for.
         better: the best round before, if the clean cases were predicted better in it.
+        is_first: no network has corrected the labels yet: errors need not have a bias.
         is_last: the trainer has no epochs left for another round.
     """
     if better is not None:
@@ -174,22 +185,31 @@ def stop_reason(record: Mapping[str, Any], representation: str, *, better: int |
     learnt = np.array(record["learnt"])
     bias, interval = np.array(record["bias"]), np.array(record["bias_interval"])
     told = np.isfinite(bias) & learnt
-    small = bool(np.all(np.abs(bias[told]) < 1))
-    which = "class" if learnt.all() else "class that the network has learnt"
+    verdicts = np.array(record["verdict"])[told]
+    small = bool(np.all(np.abs(bias[told]) < record["tolerance"]))
+    sure = bool(np.all(verdicts == "unbiased"))
+    which = "class"
+    if not told.all():
+        which = "class that the network has learnt" if told[learnt].all() else "class whose bias can be told"
     low, high = interval[told].T
     reason = ""
-    if not learnt.any():
+    if not told.any():
         reason = "there is no verdict"
-    elif small and (representation != "auto" or record["round"]):
+    elif small and sure and (representation != "auto" or not is_first):
         reason = f"the bias of every {which} is under one voxel"
+    elif small and representation != "auto":
+        reason = f"the measured bias of every {which} is under one voxel, though its interval cannot tell"
     elif representation == "auto" and all(record["kept"]):
-        reason = f"nothing speaks against the labels of any {which}"
+        reason = f"no correction of any {which} makes labels clearly better"
     elif representation != "auto" and np.all((low <= 0) & (high >= 0)):
         reason = f"the interval of the bias contains 0 for every {which}"
     elif is_last:
-        reason = "the last round of training is over" + ("" if small else ", the bias is not under one voxel yet")
+        reason = f"the last round of training is over{'' if small else ', the bias is not under one voxel yet'}"
     if not reason or learnt.all():
         return reason
-    classes = zip(record["correction"].items(), learnt, strict=True)
-    missed = ", ".join(f"{name} (Dice {_dice_present(own):.2f})" for (name, own), known in classes if not known)
+    missed = ", ".join(
+        f"{name} (Dice {score:.2f})"
+        for name, score, known in zip(record["correction"], record["dice_present"], learnt, strict=True)
+        if not known
+    )
     return f"{reason}; the network has not learnt {missed}, so that its bias cannot be told: train longer"

@@ -16,6 +16,7 @@ from rich.console import Console
 from monai_sc.data.label_store import LabelStore
 from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
 from monai_sc.handlers.correction_options import CorrectionOptions
+from monai_sc.handlers.pairs import is_moved, move_labels
 from monai_sc.handlers.relabelling import Relabelling
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 from monai_sc.handlers.store_run import StoreRun
@@ -39,38 +40,56 @@ class SpatialCorrectionHandler(StoreRun):
     Several times in a round the network predicts the clean cases, and a
     :py:class:`~monai_sc.correction.SpatialCorrector` is fitted on them: the boundary bias :math:`\hat\Delta` of each
     class, and what to do about it. Of each class, the epoch counts whose corrected predictions of the clean cases are
-    best: later ones may have learnt the errors by heart. Unless the loop is to stop, the networks of those epochs then
-    predict the training cases, the corrector moves each boundary back and blends it with the shape of the label that
-    was given, and the result is brought back to the grid of the case's label files and written to the label store as
-    a new round. The training data set is pointed at the new files, network, optimizer and schedule return to what they
-    were before the first epoch, and the next round begins. (Yao et al., ICLR 2023, Algorithm 1, which has one epoch, no
-    choice and no blend: ``representation="distance"`` or ``"logit"``, ``shape_weight=0``, ``checks_per_round=1``.)
+    best: later ones may have memorised the errors. Unless the loop is to stop, the networks of those epochs then
+    predict the training cases, the corrector makes their labels, and these are brought back to the grid of the case's
+    label files and written to the label store as a new round. The training data set is pointed at the new files,
+    network, optimizer and schedule return to what they were before the first epoch, and the next round begins. (Yao et
+    al., ICLR 2023, Algorithm 1, which has one epoch, no choice and no blend: ``representation="distance"`` or
+    ``"logit"``, ``shape_weight=0``, ``checks_per_round=1``.)
 
-    All distances are in voxels of the files, whatever grid the network works on: of their smallest side, where voxels
-    are anisotropic. As published, a class with :math:`|\hat\Delta| < 1` voxel gets the prediction unshifted; with
-    ``"auto"`` it gets what serves best. Its labels stay as they are where no correction serves and the network agrees
-    with them at least as well as with the clean labels: nothing speaks against them. A class that the network has not
-    learnt (a Dice under 0.5 on the clean cases that hold it, corrected) keeps its labels and gets no verdict, and the
-    log says so. So does a class in a case where nothing of it would be left.
+    With ``representation="auto"`` cases that had no say choose and judge: the shift of each class, with its groups and
+    its rule for existence, and the epoch are chosen anew without each clean case, and what does not clearly beat doing
+    nothing is not done. Labels of a class stay, or are moved by their own bias, or take the boundary of the network,
+    with the shape of the given label or without. Cases of the store that name a ``clean_label`` beside their label
+    (pairs) say which of these, each judged by the others. Where there are no pairs, the errors of the network on clean
+    cases and the offset of given labels to corrected predictions say it. A network with a Dice under 0.5 on the clean
+    cases that hold a class, *before* the correction, has not learnt it: it corrects no labels of this class, gets no
+    verdict, and the log says so. A case whose label differs from the moved one by more than clean cases ever show keeps
+    the moved one. It is listed as to be checked, as is a case that moves against the bias of the labels, or of which
+    nothing would be left.
 
-    The loop stops when every class is under one voxel (with ``"auto"`` not before one correction, unless nothing speaks
-    against any label: errors need not have a bias); when the interval of every class contains 0 (not with ``"auto"``);
-    when the clean cases are predicted worse than in an earlier round; or at the last epoch of the trainer. Network and
-    labels are then those of the best round, by the mean Dice on the clean cases. A network that has collapsed (a class
-    of the clean cases is predicted in none of them, or their mean Dice is 0.2 under that of the best round before)
-    never relabels: it is trained again once, from its first weights, with other random numbers.
+    With two pairs or more, the training begins with labels that the pairs have moved, without a network, if held-out
+    pairs gain: they are round 1, and the history begins with it. The given labels stay what they are, round 0.
 
-    Each round adds a dictionary to ``engine.state.spatial_correction``: ``round``, ``epoch``, ``network_epoch`` (of the
-    weights whose corrected predictions of the clean cases were best), and of these weights ``bias`` (voxels),
-    ``bias_interval``, ``bias_mm`` (``nan`` where the size of a voxel is not known), ``verdict``, ``learnt``,
-    ``num_used``, ``num_skipped``, ``clean_dice`` (each with one value per class); ``correction`` (the report of the
-    corrector by class, with the epoch that was chosen), ``agreement`` (Dice of the predictions with the labels they
-    learnt from), ``memorised``, ``kept``, ``voxels_changed`` (per class, where the round ended in new labels),
-    ``metrics`` (of ``evaluator``), ``restarts`` and ``stop_reason``.
+    All distances are in voxels of the files, of their smallest side where they are anisotropic. The tolerance, under
+    which a bias does no harm, is one voxel of the grid that the network works on. As published, a class with a bias
+    under it gets the prediction unshifted.
+
+    The loop stops when the bias of every class is under the tolerance, and its interval too (with ``"auto"`` not before
+    a network has corrected labels once: errors need not have a bias); with ``"auto"`` when no correction makes labels
+    clearly better, as published when the interval of every class contains 0; when the clean cases are predicted worse
+    than in an earlier round; or at the last epoch of the trainer. Network and labels are then those of the best round,
+    by the mean Dice on the clean cases. A network that has collapsed (a class of the clean cases is predicted in none
+    of them, or their mean Dice is 0.2 under that of the best round before) never relabels: it is trained again once,
+    from its first weights, with other random numbers.
+
+    Each round adds a dictionary to ``engine.state.spatial_correction``. Lists have one value per class:
+
+    - ``round``, ``epoch``, ``restarts``, ``stop_reason``, ``metrics`` (of ``evaluator``);
+    - of the network: ``network_epoch`` (whose corrected predictions of the clean cases were best on the whole), and of
+      it ``bias`` (voxels), ``bias_interval``, ``bias_mm`` (``nan`` where ``voxel_mm`` is not known), ``tolerance``,
+      ``verdict``, ``num_used``, ``num_skipped``, ``clean_dice`` (uncorrected), ``dice_present`` (the same over the
+      cases that hold the class) and ``learnt``;
+    - of the labels: ``label_bias`` (voxels, from pairs, else ``nan``), ``agreement`` (Dice of the predictions with the
+      labels they learnt from), ``memorised`` (it is higher than that with clean labels), ``sources`` (``"keep"``,
+      ``"move"``, ``"blend"`` or ``"predict"``), ``kept``, and where the round ended in new labels ``voxels_changed``
+      and ``to_check`` (by case and class, why);
+    - ``correction``: by class the report of the corrector, with the epoch that was chosen; ``held_out`` has the Dice
+      before and after on cases that had no say. ``fits``: the same as a state.
 
     Args:
         store: label store with the training cases. A case may have ``trusted``: a mask file, or one per class; where it
-            is not 0, labels stay.
+            is not 0, labels stay. Cases with a ``clean_label`` are pairs.
         clean_loader: batches of the clean cases with ``image`` and ``label`` ``(batch, classes, *spatial)``, on the
             grid of training; optionally ``ignore``, a mask of what does not count, and ``group_key``.
         relabel_loader: batches of the store's cases with ``image`` and the case's ``id``: the preprocessing of
@@ -97,7 +116,7 @@ class SpatialCorrectionHandler(StoreRun):
             cases, and each case is relabelled by the one that has not seen its label. They take ``epochs_per_round``
             epochs each, of the trainer's ``max_epochs``.
         voxel_mm: size of a voxel of the files in mm, where they do not say it themselves.
-        keep_converged: leave the labels of a class with :math:`|\hat\Delta| < 1` voxel as they are.
+        keep_converged: leave the labels of a class whose bias is under the tolerance as they are.
         progress: show progress bars, and what a round will take.
 
     Raises:
@@ -110,7 +129,7 @@ class SpatialCorrectionHandler(StoreRun):
         KeyError: at the start of a run, when a batch lacks a key.
     """
 
-    _saved = (*StoreRun._saved, "history", "_best", "_fold", "_found", "_record", "_restarts")
+    _saved = (*StoreRun._saved, "history", "_first", "_best", "_fold", "_found", "_record", "_restarts")
 
     def __init__(
         self,
@@ -168,6 +187,7 @@ class SpatialCorrectionHandler(StoreRun):
         checks = range(1, checks_per_round + 1)
         self.checks = {max(1, round(epochs_per_round * i / checks_per_round)) for i in checks}
         self.history: list[dict[str, Any]] = []
+        self._first = 0  # round: 1 where the training begins with labels that pairs have moved
         self._best: dict[str, Any] = {}
         # Of the round that is going on: what each training found best, and the record of the one on all cases.
         self._found: list[dict[str, Any]] = []
@@ -189,7 +209,9 @@ class SpatialCorrectionHandler(StoreRun):
             )
         engine.state.spatial_correction = self.history
         is_finished = bool(self.history) and bool(self.history[-1]["stop_reason"])
-        number = len(self.history)
+        if not self.history and not self._trainings and not self._resumed:
+            self._move_labels(engine)
+        number = self._round
         self._refuse_lost_rounds(number - is_finished)
         if is_finished:
             engine.logger.info("The correction of the labels is finished: %s.", self.history[-1]["stop_reason"])
@@ -202,6 +224,21 @@ class SpatialCorrectionHandler(StoreRun):
             return
         self._go_on(engine, number, self.clean_loader, self.options.group_key)
 
+    @property
+    def _round(self) -> int:
+        """The round that is trained on."""
+        return self._first + len(self.history)
+
+    def _move_labels(self, engine: SupervisedTrainer) -> None:
+        """Write a first round of labels moved by the bias that cases with both labels show, if that serves."""
+        if self.options.representation != "auto" or len(self.store.pairs) < 2:
+            return
+        # A run that ended before its first checkpoint may have written them.
+        if is_moved(self.store, self.options) or (
+            self.store.rounds == [0] and move_labels(self.store, self.options, engine.logger)
+        ):
+            self._first = 1
+
     def _complete_epoch(self, engine: SupervisedTrainer) -> None:
         trained = (engine.state.epoch - 1) % self.epochs_per_round + 1
         if trained == 1:
@@ -209,7 +246,7 @@ class SpatialCorrectionHandler(StoreRun):
         if trained in self.checks:
             if not self._found or self._found[-1]["fold"] != self._fold:
                 self._found.append(nothing_found(self._fold, len(self.store.class_names)))
-            now = f"Round {len(self.history)}, epoch {trained} of {self.epochs_per_round}:"
+            now = f"Round {self._round}, epoch {trained} of {self.epochs_per_round}:"
             checked = check_clean_cases(engine, self.clean_loader, self.options, f"{now} clean cases")
             scores = zip(self.options.class_names, checked[1], strict=True)
             told = ", ".join(f"{name} {score:.3f}" for name, score in scores)
@@ -223,7 +260,7 @@ class SpatialCorrectionHandler(StoreRun):
         seconds = engine.state.times[Events.EPOCH_COMPLETED.name] or 0.0
         self._tell(
             engine,
-            f"Round {len(self.history)}: {counted(self.epochs_per_round, 'epoch')} of training, the first took "
+            f"Round {self._round}: {counted(self.epochs_per_round, 'epoch')} of training, the first took "
             f"{seconds:.0f} s; the clean cases are predicted after epoch {', '.join(map(str, sorted(self.checks)))}.",
         )
 
@@ -233,7 +270,7 @@ class SpatialCorrectionHandler(StoreRun):
             Console().print(told, markup=False)
 
     def _finish_training(self, engine: SupervisedTrainer) -> None:
-        number = len(self.history)
+        number = self._round
         # After this a run that was interrupted begins with the next training.
         self._trainings += 1
         try:
@@ -276,15 +313,16 @@ class SpatialCorrectionHandler(StoreRun):
         worse = best_dice is not None and score < best_dice
         if not worse:
             self._best = {"round": number, "dice": score, "network": found["network"]}
-        elif not any(record["num_used"]):
-            record["kept"] = [True] * len(record["kept"])
         if any(record["num_used"]):
             self._relabelling(engine).judge(record)
+        else:
+            record["kept"] = [True] * len(record["kept"])
         left = (engine.state.max_epochs - engine.state.epoch) // self.epochs_per_round
         record["stop_reason"] = stop_reason(
             record,
             self.options.representation,
             better=self._best["round"] if worse else None,
+            is_first=not self.history,
             is_last=left < 1 + (self.folds if self.folds > 1 else 0),
         )
         if not record["stop_reason"]:

@@ -71,11 +71,14 @@ def summarise_run(
     if not history:
         raise ValueError("history must hold at least one round, got none; train for at least epochs_per_round epochs.")
     kept = store.current
-    if kept >= len(history):
+    by_round = {int(record["round"]): record for record in history}
+    if kept > max(by_round):
         raise ValueError(f"history must reach the round in force, {kept}, got {len(history)} rounds.")
     measured = {
-        "trained on given labels": _test_dice(history[0]["metrics"], store.class_names),
-        "trained on corrected labels": _test_dice(history[kept]["metrics"], store.class_names) if kept else None,
+        "trained on given labels": _test_dice(by_round.get(0, {}).get("metrics") or {}, store.class_names),
+        "trained on corrected labels": (
+            _test_dice(by_round.get(kept, {}).get("metrics") or {}, store.class_names) if kept else None
+        ),
         "trained on clean labels": _test_dice(reference or {}, store.class_names),
     }
     test = {name: values for name, values in measured.items() if values is not None}

@@ -63,7 +63,7 @@ def test_labels_of_the_data_set_are_taken_or_refused(name, prepared, parsed):
         return
     data = parsed("train::dataset::data", noise="files")
     assert len(data) == NUM_CASES["train"]
-    for key, folder in (("label", "noisy"), ("clean_label", "labels")):
+    for key, folder in (("label", "noisy"), ("reference_label", "labels")):
         for files in labels_of(data, key):
             assert {file.parents[1] for file in files} == {prepared / folder}
     store = parsed("store", noise="files")
@@ -77,7 +77,7 @@ def test_reference_is_trained_on_clean_labels(name, noise, prepared, parsed, tmp
         pytest.skip("there are no noisy labels in files")
     data = parsed("train::dataset::data", "reference", noise=noise)
     assert len(data) == NUM_CASES["train"]
-    assert not any("clean_label" in case for case in data)  # of which the label would be the noisy one
+    assert not any("reference_label" in case for case in data)  # of which the label would be the noisy one
     for files in labels_of(data):
         if name != "phantom":  # whose files are those of no data set
             assert {file.parents[1] for file in files} == {prepared / "labels"}

@@ -15,7 +15,7 @@ def case(tmp_path):
 
 
 def test_sound_list_passes(case, tmp_path):
-    check_cases([case, case | {"id": "b ü", "clean_label": str(tmp_path / "clean")}])
+    check_cases([case, case | {"id": "b ü", "reference_label": str(tmp_path / "clean")}])
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_sound_list_passes(case, tmp_path):
         ({"id": "a\\b"}, ValueError, r"without slashes"),
         ({"image": "missing.png"}, FileNotFoundError, r"missing\.png of case 'a' does not exist, or is no file\."),
         ({"label": ["gone.png"]}, FileNotFoundError, r"gone\.png of case 'a' does not exist, or is no file\."),
-        ({"clean_label": "gone.png"}, FileNotFoundError, r"gone\.png of case 'a' does not exist, or is no file\."),
+        ({"reference_label": "gone.png"}, FileNotFoundError, r"gone\.png of case 'a' does not exist, or is no file\."),
         ({"id": 3}, ValueError, r"must be a string that can name a file.*got 3\."),
         ({"id": "x" * 201}, ValueError, r"of at most 200 bytes"),
         ({"id": "round.json"}, ValueError, r"must not be one of \('round\.json', 'manifest\.jsonl'\)"),
@@ -70,7 +70,7 @@ def test_unsound_list_is_refused(case):
     with pytest.raises(ValueError, match=r"ids of cases must be unique"):
         check_cases([case, case | {"id": "A"}])
     with pytest.raises(ValueError, match=r"same number of label files, one per class, got \[1, 2\]\."):
-        check_cases([case | {"clean_label": [case["label"]] * 2}])
+        check_cases([case | {"reference_label": [case["label"]] * 2}])
     with pytest.raises(TypeError, match=r"cases must be a list of dictionaries, got 'abc'"):
         check_cases(["abc"])
     with pytest.raises(KeyError, match=r"'a' has no 'label'"):

@@ -282,7 +282,7 @@ def test_simulated_noise_is_drawn_once_by_case(tmp_path):
         np.testing.assert_array_equal(first.read(case["id"]), turned.read(case["id"]))
         np.testing.assert_array_equal(first.read_clean(case["id"]), nib.load(case["label"]).get_fdata()[None] > 0)
         assert (first.read(case["id"]) != first.read_clean(case["id"])).any()
-    assert first.datalist()[0]["clean_label"] == cases[0]["label"]
+    assert first.datalist()[0]["reference_label"] == cases[0]["label"]
     assert checksums(tmp_path / "in") == originals
 
 
@@ -456,17 +456,17 @@ def test_trusted_voxels_are_those_of_one_mask_or_of_one_per_class(tmp_path):
 def test_clean_label_is_what_was_given_as_such_or_made_noisy(tmp_path):
     cases = make_cases(tmp_path / "in", 2)
     clean = write_mask(tmp_path / "clean" / "0.nii.gz", blob((12, 14), 99))
-    cases[0]["clean_label"] = clean
+    cases[0]["reference_label"] = clean
     store = LabelStore(tmp_path / "store", cases)
     assert [store.has_clean(case["id"]) for case in cases] == [True, False]
     assert store.read_clean("case 1") is None
     np.testing.assert_array_equal(store.read_clean("case 0")[0], blob((12, 14), 99))
-    assert "clean_label" not in store.datalist()[1]
+    assert "reference_label" not in store.datalist()[1]
     store.simulate(RandDilateErodeLabel(1.0, radius=(1, 1)), progress=False)
     assert [store.has_clean(case["id"]) for case in cases] == [True, True]
     np.testing.assert_array_equal(store.read_clean("case 0")[0], blob((12, 14), 99))
     np.testing.assert_array_equal(store.read_clean("case 1")[0], blob((12, 14), 10))
-    assert [case["clean_label"] for case in store.datalist()] == [clean, cases[1]["label"]]
+    assert [case["reference_label"] for case in store.datalist()] == [clean, cases[1]["label"]]
     assert [case["label"] for case in store.datalist()] == [
         str(store.root / "round-000" / f"case {k}" / "class_0.nii.gz") for k in range(2)
     ]

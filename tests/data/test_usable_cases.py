@@ -276,12 +276,12 @@ BAD = [
         id="affine",
     ),
     pytest.param(
-        with_label(blob(), shifted(1), key="clean_label"),
+        with_label(blob(), shifted(1), key="reference_label"),
         r"Label file .*other\.nii\.gz must have the affine",
         id="clean-label",
     ),
     pytest.param(
-        with_label(blob() * 2, key="clean_label"),
+        with_label(blob() * 2, key="reference_label"),
         r"Label file .*other\.nii\.gz must hold 0 and 1 only, got 2;",
         id="clean-value",
     ),
@@ -437,7 +437,7 @@ LABEL_MAP = blob() + np.uint8(3) * np.roll(blob(), 6, axis=0)
 
 def test_label_maps_are_checked_by_their_values(tmp_path):
     cases = [make_case(tmp_path, "a", LABEL_MAP), make_case(tmp_path, "b", LABEL_MAP * 2)]
-    cases[0]["clean_label"] = cases[0]["label"]
+    cases[0]["reference_label"] = cases[0]["label"]
     cases[0]["trusted"] = [write_nifti(tmp_path / f"trusted{k}.nii.gz", blob()) for k in range(2)]
     usable = usable_cases(cases, values=[1, 3], on_bad_case="skip", progress=False)
     assert usable == cases[:1]

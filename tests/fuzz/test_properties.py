@@ -133,7 +133,7 @@ CASES = st.fixed_dictionaries(
     {},
     optional={
         "id": st.one_of(st.sampled_from(["a", "A", "b"]), LEAVES),
-        **{key: st.one_of(st.just("x"), TEXTS, JSON) for key in ("image", "label", "clean_label", "trusted")},
+        **{key: st.one_of(st.just("x"), TEXTS, JSON) for key in ("image", "label", "reference_label", "trusted")},
     },
 )
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,8 +8,15 @@ from monai.data import DataLoader, Dataset, MetaTensor
 from monai.engines import SupervisedTrainer
 from monai.transforms import SpatialPad
 
-from monai_sc.correction.choice import ClassCorrection
-from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
+from monai_sc.correction.class_fit import Judgement
+from monai_sc.functional.dice import dice
+from monai_sc.handlers.clean_check import (
+    check_clean_cases,
+    held_out_dice,
+    judged_epochs,
+    nothing_found,
+    remember_best,
+)
 from tests.handlers.test_correction_options import options_of
 
 NAMES = ["outer", "inner"]
@@ -97,13 +105,13 @@ def test_what_was_padded_or_is_to_be_ignored_does_not_count():
 
 
 def test_groups_have_shifts_of_their_own():
-    cases = clean_cases(shifts=(3.0, 3.0), radii=(8, 8, 9, 9), voxel_mm=(1.0,) * 4, site=["a", "b", "a", "b"])
+    cases = clean_cases(shifts=(3.0, 3.0), radii=(8, 8, 9, 9, 10, 10), voxel_mm=(1.0,) * 6, site=["a", "b"] * 3)
     for case in cases[1::2]:
         case["image"] = case["image"] - 4.0
-    assert check(cases)[0].group_shifts == {}
-    shifts = check(cases, group_key="site")[0].group_shifts
-    assert sorted(shifts) == ["a", "b"]
-    assert shifts["a"][0] < shifts["b"][0]
+    assert [correction.group_shifts for correction in check(cases)[0].corrections] == [{}, {}]
+    outer = check(cases, group_key="site")[0].corrections[0]
+    assert sorted(outer.group_shifts) == ["a", "b"]
+    assert outer.group_shifts["a"] < outer.group_shifts["b"] - 3
 
 
 def test_label_of_a_softmax_is_a_map_or_masks():
@@ -126,8 +134,23 @@ def test_class_under_one_voxel_is_not_moved_as_published():
     assert (first.representation, first.shift) == ("distance", pytest.approx(-3.0, abs=0.3))
     assert (second.representation, second.shift, second.note) == ("none", 0.0, "its bias is under one voxel")
     assert second.dice_after == second.dice_before < 1
-    assert second.dice_present >= second.dice_before
+    judged = corrector.fits[1].judged
+    assert judged.after == judged.before
     assert check(cases)[0].corrections[1].note != "its bias is under one voxel"
+
+
+def test_voxel_under_which_nothing_is_moved_as_published_is_that_of_the_network():
+    # A file has voxels of 0.5, the network works on voxels of 1.
+    moved = []
+    for shift in (1.6, 3.0):
+        cases = clean_cases(shifts=(3.0, shift / 2), voxel_mm=(1.0,) * 3)
+        for case in cases:
+            case["image"].meta["original_affine"] = np.diag([0.5, 0.5, 1.0, 1.0])
+        corrector, _, voxel_mm = check(cases, representation="distance")
+        assert (corrector.unit, voxel_mm) == (2.0, 0.5)
+        assert corrector.bias.mean[1] == pytest.approx(-shift, abs=0.4)
+        moved.append(corrector.corrections[1].representation)
+    assert moved == ["none", "distance"]
 
 
 def test_without_a_usable_case_there_is_no_bias():
@@ -176,8 +199,13 @@ def test_largest_shift_is_told_in_mm():
 
 
 def corrector_with(*scores, output="sigmoid"):
+    """Return a corrector whose corrections have these Dice on three held-out cases each."""
     corrector = options_of(class_names=NAMES, output=output).corrector(1.0).without_bias(3)
-    corrector.corrections = [ClassCorrection(dice_before=0.1, dice_after=score) for score in scores]
+    scores = [(score,) * 3 if isinstance(score, float) else score for score in scores]
+    corrector.fits = [
+        replace(fit, judged=Judgement("predictions", (0.125,) * 3, score, True))
+        for fit, score in zip(corrector.fits, scores, strict=True)
+    ]
     return corrector
 
 
@@ -194,7 +222,7 @@ def remembered(*checks, output="sigmoid"):
 
 def test_nothing_is_found_before_the_first_check():
     found = nothing_found(1, 2)
-    assert found == {"fold": 1, "score": -math.inf, "classes": [{}, {}]}
+    assert found == {"fold": 1, "score": -math.inf, "classes": [{}, {}], "checks": []}
 
 
 @pytest.mark.parametrize(
@@ -216,8 +244,11 @@ def test_best_check_of_each_class_is_remembered_the_last_of_equals(checks, best,
     assert [own["dice"] for own in found["classes"]] == [checks[epoch - 1][k] for k, epoch in enumerate(by_class)]
     assert found["state"]["clean_dice"] == [0.25, 0.5]
     assert found["state"]["voxel_mm"] == 2.0
-    assert found["state"]["corrector"]["corrections"][0]["dice_after"] == checks[best - 1][0]
-    assert found["classes"][0]["corrector"]["corrections"][0]["dice_after"] == checks[by_class[0] - 1][0]
+    for state, epoch in ((found["state"], best), (found["classes"][0], by_class[0])):
+        assert state["corrector"]["fits"][0]["judged"]["after"] == [checks[epoch - 1][0]] * 3
+    assert [check["epoch"] for check in found["checks"]] == list(range(1, len(checks) + 1))
+    assert [check["before"] for check in found["checks"]] == [[[0.125] * 3] * 2] * len(checks)
+    assert [check["after"] for check in found["checks"]] == [[[score] * 3 for score in own] for own in checks]
 
 
 def test_classes_of_a_softmax_have_one_check():
@@ -225,3 +256,73 @@ def test_classes_of_a_softmax_have_one_check():
     assert [own["epoch"] for own in found["classes"]] == [1, 1]
     found = remembered((0.5, 0.75), (0.75, 0.5), output="softmax")
     assert [own["epoch"] for own in found["classes"]] == [2, 2]
+
+
+def test_correction_that_is_not_made_has_the_dice_without_it():
+    corrector = corrector_with(0.75, 0.5)
+    fit = corrector.fits[0]
+    assert held_out_dice(fit, 3) == [0.75] * 3
+    assert held_out_dice(replace(fit, judged=replace(fit.judged, accepted=False)), 3) == [0.125] * 3
+
+
+def test_single_case_has_the_dice_of_its_own_correction():
+    case = clean_cases()[:1]
+    corrector, _, _ = check(case)
+    found = nothing_found(None, 2)
+    remember_best(found, torch.nn.Linear(1, 1), 4, corrector, [0.5, 0.5], 1.0)
+    (told,) = found["checks"]
+    image, label = case[0]["image"].numpy(), case[0]["label"].numpy()
+    assert told["before"] == [[pytest.approx(score)] for score in dice(image >= 0, label)]
+    assert told["after"][0][0] > 0.98 > told["before"][0][0]
+    assert [own["dice"] for own in found["classes"]] == [own[0] for own in told["after"]]
+
+
+def test_check_without_a_usable_case_stands_beside_others():
+    lost = clean_cases()
+    for case in lost:
+        case["image"] = case["image"] - 99
+    found = nothing_found(None, 2)
+    for epoch, cases in enumerate((lost, clean_cases()), start=1):
+        corrector, scores, voxel_mm = check(cases)
+        remember_best(found, torch.nn.Linear(1, 1), epoch, corrector, scores, voxel_mm)
+    assert found["checks"][0]["before"] == found["checks"][0]["after"] == [[0.0] * 3] * 2
+    before, after = judged_epochs(found["checks"], 0)
+    assert before == np.mean(found["checks"][1]["before"][0])
+    assert after == np.mean(found["checks"][1]["after"][0]) > before
+
+
+def judged_slowly(checks, k, classes):
+    """Return what the Dice of a class are before and after if each case is left out of the choice of the epoch."""
+    cases = range(len(checks[0]["after"][k]))
+    before, after = [], []
+    for left_out in cases:
+        best, chosen = -math.inf, None
+        for check in checks:
+            scores = [check["after"][own][case] for own in classes for case in cases if case != left_out]
+            if np.mean(scores) >= best - 1e-12:
+                best, chosen = np.mean(scores), check
+        before.append(chosen["before"][k][left_out])
+        after.append(chosen["after"][k][left_out])
+    return np.mean(before), np.mean(after)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_held_out_dice_repeats_the_choice_of_the_epoch(seed, joint):
+    random = np.random.RandomState(seed)
+    # A few values only, so that some checks are as good as others.
+    before, after = random.randint(0, 4, (2, 6, 2, 5)) / 4
+    checks = [{"epoch": e, "before": b, "after": a} for e, b, a in zip(range(6), before, after, strict=True)]
+    for k in range(2):
+        expected = judged_slowly(checks, k, range(2) if joint else [k])
+        assert judged_epochs(checks, k, joint=joint) == pytest.approx(expected)
+        # The best of all, which the cases themselves have chosen, is never told.
+        if not joint:
+            assert expected[1] <= after[:, k].mean(axis=1).max() + 1e-9
+
+
+def test_single_case_judges_no_epoch():
+    checks = [{"before": [[b]], "after": [[a]]} for b, a in ((0.25, 0.5), (0.5, 0.75), (0.375, 0.75), (0.75, 0.25))]
+    before, after = judged_epochs(checks, 0)
+    assert before == 0.375  # the last of the best
+    assert math.isnan(after)

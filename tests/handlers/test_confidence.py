@@ -49,7 +49,7 @@ def write_cases(folder, number=3, shape=(20, 24)):
         given[0] ^= rng.random(shape) < 0.2
         case = {"id": f"case{k}"}
         logits = rng.normal(scale=2, size=(2, *shape)).astype(np.float32)
-        for key, arrays in (("image", logits), ("label", given), ("clean_label", clean)):
+        for key, arrays in (("image", logits), ("label", given), ("reference_label", clean)):
             names = [folder / f"{case['id']}_{key}_{name}.nii.gz" for name in CLASSES]
             case[key] = [write(file, array) for file, array in zip(names, arrays, strict=True)]
         cases.append(case)
@@ -84,7 +84,7 @@ def oracle(cases, band, probability):
     """Return the mean confidences of right and of wrong voxels of the band by class, from the definition."""
     found = {"right": [[], []], "wrong": [[], []]}
     for case in cases:
-        logits, given, clean = (arrays(case[key]) for key in ("image", "label", "clean_label"))
+        logits, given, clean = (arrays(case[key]) for key in ("image", "label", "reference_label"))
         for k in range(2):
             inside = ndimage.distance_transform_edt(clean[k])
             outside = ndimage.distance_transform_edt(1 - clean[k])
@@ -120,7 +120,7 @@ def test_confidence_is_that_of_the_definition(tmp_path, output, probability, sha
     voxel = handler.voxel
     assert (voxel.case, voxel.class_name) == ("case0", "disc")
     logits, given, clean = (
-        arrays(cases[0][key])[(slice(None), *voxel.index)] for key in ("image", "label", "clean_label")
+        arrays(cases[0][key])[(slice(None), *voxel.index)] for key in ("image", "label", "reference_label")
     )
     assert given[0] != clean[0]
     p = probability(logits, 0)
@@ -148,7 +148,7 @@ def test_what_the_network_has_not_seen_does_not_count(tmp_path):
     trainer_of(Logits(), cases, [handler]).run()
     cut = [{**case} for case in cases]
     for case in cut:
-        for key in ("image", "label", "clean_label"):
+        for key in ("image", "label", "reference_label"):
             case[key] = [
                 write(tmp_path / f"cut_{case['id']}_{key}_{k}.nii.gz", nib.load(file).get_fdata()[:, :12])
                 for k, file in enumerate(case[key])
@@ -246,10 +246,10 @@ def test_options_that_do_not_fit_are_refused(tmp_path, options, message):
 
 def test_labels_that_say_nothing_are_refused(tmp_path):
     cases = write_cases(tmp_path, 2)
-    unknown = [{key: value for key, value in case.items() if key != "clean_label"} for case in cases]
-    right = [{**case, "label": case["clean_label"]} for case in cases]
+    unknown = [{key: value for key, value in case.items() if key != "reference_label"} for case in cases]
+    right = [{**case, "label": case["reference_label"]} for case in cases]
     for name, own, message in (
-        ("unknown", unknown, "The clean label of case 'case0' must be known; give it as clean_label"),
+        ("unknown", unknown, "The clean label of case 'case0' must be known; give it as reference_label"),
         ("right", right, "No label within 8 voxels of a clean boundary is wrong in the cases of loader"),
     ):
         handler = ConfidenceHandler(LabelStore(tmp_path / name, own, class_names=CLASSES), loader_of(own))

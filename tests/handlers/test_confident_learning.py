@@ -62,7 +62,7 @@ def write_cases(folder, number, *, seed=0, ndim=2, softmax=False, noise=voxel_no
             ("image", image.astype(np.float32)),
             # where the noise leaves a voxel to both, it is of the core
             ("label", np.max([v * m for v, m in zip(values, noisy, strict=True)], axis=0).astype(np.uint8)),
-            ("clean_label", np.max([v * m for v, m in zip(values, clean, strict=True)], axis=0).astype(np.uint8)),
+            ("reference_label", np.max([v * m for v, m in zip(values, clean, strict=True)], axis=0).astype(np.uint8)),
         ):
             case[name] = str(folder / f"case{k}_{name}.nii.gz")
             nib.save(nib.Nifti1Image(array, AFFINE), case[name])
@@ -434,7 +434,7 @@ def network_dice(trainer, folder):
         image = torch.from_numpy(nib.load(case["image"]).get_fdata(dtype=np.float32))[None, None]
         with torch.no_grad():
             predicted = trainer.network.eval()(image)[0, 0].numpy() > 0
-        clean = nib.load(case["clean_label"]).get_fdata() > 0
+        clean = nib.load(case["reference_label"]).get_fdata() > 0
         scores.append(2 * (predicted & clean).sum() / (predicted.sum() + clean.sum()))
     return np.mean(scores)
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,10 +70,15 @@ def test_corrector_has_the_options():
 def test_corrector_goes_on_from_a_state():
     options = options_of()
     corrector = options.corrector(1.0).without_bias(3)
-    corrector.corrections = [ClassCorrection("distance", shift) for shift in (1.5, -2.0)]
+    corrector.fits = [
+        replace(fit, correction=ClassCorrection("distance", shift))
+        for fit, shift in zip(corrector.fits, (1.5, -2.0), strict=True)
+    ]
     again = options.corrector(1.0, corrector.state_dict())
     assert [(own.representation, own.shift) for own in again.corrections] == [("distance", 1.5), ("distance", -2.0)]
     assert again.num_clean == 3
+    with pytest.raises(ValueError, match=r"^state_dict must be of a corrector with gamma=1\.0, got one with 0\.5\.$"):
+        options_of(gamma=1.0).corrector(1.0, corrector.state_dict())
 
 
 @pytest.mark.parametrize("key", ["gamma", "shape_weight", "max_shift_mm"])

@@ -66,6 +66,43 @@ def test_two_processes_give_the_labels_and_the_bias_of_one(tmp_path):
 
 
 @pytest.mark.slow
+def test_two_processes_begin_with_the_moved_labels_and_give_the_fits_of_one(tmp_path):
+    pytest.importorskip("monai", minversion="1.6", reason="accumulation_steps came with MONAI 1.6")
+    results = []
+    for name, options, ranks in (("one", ["--micro-batches", "2"], 1), ("two", [], 2)):
+        folder = tmp_path / name
+        status, outputs = finish(start(folder, "--fixed", "--pairs", "5", *options, ranks=ranks))
+        assert status == [0] * ranks, outputs
+        results.append(json.loads((folder / "out" / "result.json").read_text().replace(str(folder), "")))
+    one, two = results
+    assert one["rounds"][:2] == [0, 1]
+    assert one["history"][0]["round"] == 1
+    assert one["history"][0]["fits"]
+    for key in ("rounds", "current", "labels"):
+        assert one[key] == two[key], key
+    for first, second in zip(one["history"], two["history"], strict=True):
+        # The gradients of two processes are averaged, which rounds otherwise than a sum.
+        assert_alike(first, second)
+
+
+def assert_alike(one, two, where=""):
+    """Say that two records are the same but for rounding."""
+    assert type(one) is type(two), where
+    if isinstance(one, dict):
+        assert one.keys() == two.keys(), where
+        for name, value in one.items():
+            assert_alike(value, two[name], f"{where}/{name}")
+    elif isinstance(one, list):
+        assert len(one) == len(two), where
+        for k, value in enumerate(one):
+            assert_alike(value, two[k], f"{where}/{k}")
+    elif isinstance(one, float):
+        assert one == pytest.approx(two, abs=1e-3, nan_ok=True), where
+    else:
+        assert one == two, where
+
+
+@pytest.mark.slow
 def test_two_processes_learn_from_the_confident_voxels_of_both(tmp_path):
     pytest.importorskip("monai", minversion="1.6", reason="accumulation_steps came with MONAI 1.6")
     results = []

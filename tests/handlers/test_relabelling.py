@@ -1,6 +1,6 @@
 import logging
 import math
-from types import SimpleNamespace
+from dataclasses import asdict, replace
 
 import nibabel as nib
 import numpy as np
@@ -11,11 +11,15 @@ from monai.engines import SupervisedTrainer
 from monai.transforms import BorderPadd, Compose, LoadImaged, SelectItemsd
 
 from monai_sc.correction.choice import ClassCorrection
+from monai_sc.correction.class_fit import ClassBias, ClassFit, Judgement
+from monai_sc.correction.label import DIFFERS, EMPTIED
+from monai_sc.correction.presence import PresenceRule, presence_rates
 from monai_sc.correction.shape import GivenShape
+from monai_sc.correction.state import plain, read_fit
 from monai_sc.data import LabelStore
 from monai_sc.functional.dice import dice
 from monai_sc.handlers import relabelling as module
-from monai_sc.handlers.relabelling import Relabelling
+from monai_sc.handlers.relabelling import Relabelling, as_judged, told_source
 from tests.handlers.test_clean_check import NAMES, depth
 from tests.handlers.test_correction_options import options_of
 
@@ -36,12 +40,31 @@ class Offsets(torch.nn.Module):
         return torch.cat([torch.zeros_like(x[:, :1]), x], dim=1) if self.softmax else x
 
 
+def fit_of(shift, dice_after=0.95, **changes):
+    """Return a fit whose correction moves predictions by ``shift``, as three clean cases have said."""
+    fit = ClassFit(
+        correction=ClassCorrection("distance", shift) if shift else ClassCorrection(),
+        network=ClassBias(shift, (shift - 0.2, shift + 0.2), 3, 0, 0.1, "biased"),
+        rates=presence_rates([True] * 3, [True] * 3),
+        judged=Judgement("predictions", (0.5,) * 3, (dice_after,) * 3, bool(shift)),
+        dice_present=0.9,
+    )
+    return replace(fit, **changes)
+
+
 @pytest.fixture
 def build(tmp_path):
     """Return a function that makes what relabels a store of discs, with a smaller one in each."""
 
     def build(
-        networks=((3.0, 1.0),), shifts=(-3.0, -1.0), number=4, transforms=(), folds=1, dice_after=0.75, **options
+        networks=((3.0, 1.0),),
+        shifts=(-3.0, -1.0),
+        number=4,
+        transforms=(),
+        folds=1,
+        dice_after=0.95,
+        fits=None,
+        **options,
     ):
         cases = []
         for k in range(number):
@@ -60,10 +83,9 @@ def build(tmp_path):
         options = options_of(**{"class_names": NAMES, "shape_weight": 0.0, "progress": False, **options})
         found = []
         for fold, offsets in enumerate(networks):
-            corrector = options.corrector(0.5).without_bias(3)
-            corrector.corrections = [
-                ClassCorrection("distance", shift, dice_after=dice_after, dice_present=0.9) for shift in shifts
-            ]
+            corrector = options.corrector(0.5)
+            corrector.unit, corrector.num_clean = 1.0, 3
+            corrector.fits = [fit_of(shift, dice_after, **(fits or {})) for shift in shifts]
             weights = Offsets(*offsets).state_dict()
             state = {"epoch": 1, "corrector": corrector.state_dict(), "voxel_mm": 0.5, "dice": dice_after}
             classes = [{**state, "network": weights} for _ in NAMES]
@@ -82,16 +104,25 @@ def build(tmp_path):
     return build
 
 
-def record_of(relabelling, bias=(-3.0, math.nan), learnt=(True, True)):
-    record = {
-        "round": 0,
+def blank_record(bias=(-3.0, math.nan), learnt=(True, True), number=0, tolerance=1.0):
+    return {
+        "round": number,
         "bias": list(bias),
+        "tolerance": tolerance,
         "learnt": list(learnt),
         "agreement": [math.nan] * 2,
+        "label_bias": [math.nan] * 2,
         "memorised": [False] * 2,
         "kept": [False] * 2,
-        "correction": {name: {"correction": {"representation": "distance"}} for name in NAMES},
+        "sources": ["keep"] * 2,
+        "fits": [],
+        "to_check": {},
+        "correction": {name: {"network_epoch": 1, "held_out": {"before": 0.5, "after": 0.9}} for name in NAMES},
     }
+
+
+def record_of(relabelling, **changes):
+    record = blank_record(**changes)
     relabelling.judge(record)
     return record
 
@@ -111,6 +142,8 @@ def test_labels_are_moved_and_what_was_done_is_noted(build, caplog):
         record = record_of(relabelling)
         changed = relabelling.write_round(record)
     assert record["kept"] == [False, True]  # the bias of the other class is not known
+    assert record["sources"] == ["predict", "keep"]
+    assert record["to_check"] == {}
     for k, case in enumerate(store.cases):
         given, corrected = (store.read(case["id"], number) for number in (0, 1))
         assert (corrected[0] == (depths_of(store, k)[0] >= 0)).mean() > 0.99
@@ -119,22 +152,30 @@ def test_labels_are_moved_and_what_was_done_is_noted(build, caplog):
     assert [type(number) for number in changed] == [int, int]
     done = store.record(1)
     assert done["corrections"] == record["correction"]
-    assert {name: done[name] for name in ("bias", "shift", "kept", "representation", "shape_weight", "folds")} == {
+    names = ("bias", "shift", "kept", "sources", "representation", "shape_weight", "folds")
+    assert {name: done[name] for name in names} == {
         "bias": [-3.0, None],
         "shift": [-3.0, -1.0],
         "kept": [False, True],
+        "sources": ["predict", "keep"],
         "representation": "auto",
         "shape_weight": 0.0,
         "folds": 1,
     }
     assert (done["gamma"], done["metric"], done["region"]) == (0.5, "euclidean", "boundary")
+    assert done["options"] == relabelling.options.as_dict()
+    assert done["label_shift"] == pytest.approx([-3.0, -1.0], abs=0.3)
     line = store.manifest(1)[2]
     assert (line["bias"], line["shift"], line["gamma"]) == ([-3.0, None], [-3.0, -1.0], [1.0, 1.0])
     assert line["representation"] == ["distance", "distance"]
+    assert line["source"] == ["predict", "keep"]
+    assert line["label_shift"] == done["label_shift"]
+    assert line["to_check"] == {}
     part = 100 * changed[0] / (4 * 40 * 40)
     assert told(caplog)[-2:] == [
-        f"Round 1, outer: shifted by -3.00 voxels, {changed[0]} voxels changed ({part:.2f} % of the images).",
-        "Round 1, inner: shifted by -1.00 voxels, 0 voxels changed (0.00 % of the images).",
+        f"Round 1, outer: the boundaries of the network, moved by -3.00 voxels; {changed[0]} voxels changed "
+        f"({part:.2f} % of the images).",
+        "Round 1, inner: labels stay; 0 voxels changed (0.00 % of the images).",
     ]
 
 
@@ -142,7 +183,7 @@ def test_agreement_is_that_of_the_predictions_with_their_labels(build):
     relabelling, store = build(networks=[(3.0, 0.0)])
     record = record_of(relabelling)
     expected = [
-        dice(depths_of(store, k) + np.reshape((3.0, 0.0), (2, 1, 1)) > 0, store.read(case["id"]))
+        dice(depths_of(store, k) + np.reshape((3.0, 0.0), (2, 1, 1)) >= 0, store.read(case["id"]))
         for k, case in enumerate(store.cases)
     ]
     assert record["agreement"] == pytest.approx(np.mean(expected, axis=0).tolist())
@@ -166,64 +207,98 @@ def test_some_cases_are_judged_from_the_first_to_the_last(build, monkeypatch):
     assert record["correction"]["outer"]["given_labels"]["num_cases"] == 3
 
 
+@pytest.mark.parametrize(("weight", "source"), [(0.0, "predict"), (0.5, "blend")])
+def test_network_that_clean_cases_confirm_corrects_the_labels(build, weight, source):
+    relabelling, _ = build(shape_weight=weight)
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    assert record["sources"] == [source, source]
+    assert record["correction"]["outer"]["network_epoch"] == 1
+    assert record["correction"]["outer"]["held_out"] == {"before": 0.5, "after": 0.9}  # of the predictions
+    assert np.isnan(record["label_bias"]).all()  # no case has both labels
+    assert [read_fit(fit).source for fit in record["fits"]] == [source, source]
+
+
+def test_network_that_is_no_better_than_the_labels_moves_them_or_lets_them_stay(build):
+    relabelling, store = build(dice_after=0.6, shape_weight=0.5)
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    assert record["sources"] == ["move", "move"]
+    relabelling.write_round(record)
+    for k, case in enumerate(store.cases):  # the offset is that of the labels
+        assert (store.read(case["id"], 1) == (depths_of(store, k) >= 0)).mean() > 0.99
+    store.discard(1)
+    relabelling, _ = build(networks=[(0.0, 0.0)], shifts=(0.0, 0.0), dice_after=0.6)
+    relabelling.correctors[None].fits = [
+        replace(
+            fit, judged=Judgement("predictions", (0.6,) * 3, (0.6,) * 3), network=ClassBias(0.0, (-9, 9), 3, 0, 4.0)
+        )
+        for fit in relabelling.correctors[None].fits
+    ]
+    assert record_of(relabelling, bias=(0.0, 0.0))["sources"] == ["keep", "keep"]
+
+
 KEPT = [
     pytest.param({}, 0.5, False, False, id="corrected"),
     pytest.param({"bias": math.nan}, 0.5, False, True, id="no-bias"),
     pytest.param({"learnt": False}, 0.5, False, True, id="not-learnt"),
-    pytest.param({"shown": "none"}, 0.75, False, True, id="nothing-serves-and-it-fits"),
-    pytest.param({"shown": "none"}, 0.7, False, False, id="nothing-serves"),
-    pytest.param({"shown": "none", "representation": "logit"}, 0.75, False, False, id="as-published"),
-    pytest.param({}, 0.76, True, False, id="known-by-heart"),
+    pytest.param({"source": "keep"}, 0.75, False, True, id="nothing-serves"),
+    pytest.param({"learnt": False, "source": "move"}, 0.5, False, False, id="not-learnt-but-pairs-move-it"),
+    pytest.param({}, 0.96, True, False, id="memorised"),
     pytest.param({"bias": 0.9}, 0.5, False, False, id="small"),
     pytest.param({"bias": -0.9, "keep_converged": True}, 0.5, False, True, id="small-is-to-stay"),
     pytest.param({"bias": 1.0, "keep_converged": True}, 0.5, False, False, id="a-voxel-is-not-small"),
+    pytest.param(
+        {"bias": 1.5, "keep_converged": True, "tolerance": 2.0}, 0.5, False, True, id="a-voxel-is-that-of-the-network"
+    ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "agreement", "memorised", "kept"), KEPT)
 def test_class_keeps_its_labels_for_a_reason(build, caplog, changes, agreement, memorised, kept):
-    options = {name: changes[name] for name in ("representation", "keep_converged") if name in changes}
+    options = {name: changes[name] for name in ("keep_converged",) if name in changes}
     relabelling, _ = build(**options)
-    record = {
-        "round": 2,
-        "bias": [9.0, changes.get("bias", 3.0)],
-        "learnt": [True, changes.get("learnt", True)],
-        "agreement": [math.nan] * 2,
-        "memorised": [False] * 2,
-        "kept": [False] * 2,
-        "correction": {"inner": {"correction": {"representation": changes.get("shown", "distance")}}},
-    }
+    record = blank_record(
+        number=2,
+        bias=[9.0, changes.get("bias", 3.0)],
+        learnt=[True, changes.get("learnt", True)],
+        tolerance=changes.get("tolerance", 1.0),
+    )
+    source = changes.get("source", "predict")
+    (corrector,) = relabelling.correctors.values()
     shape = GivenShape(-1.0, math.nan, 0.0, 4, agreement)
+    corrector.fits[1] = replace(corrector.fits[1], source=source, shape=shape)
     with caplog.at_level(logging.INFO):
-        relabelling._judge_class(record, 1, "inner", shape)
+        relabelling._judge_class(record, 1, "inner")
     assert (record["agreement"][1], record["memorised"], record["kept"]) == (
         agreement,
         [False, memorised],
         [False, kept],
     )
+    assert record["sources"][1] == corrector.fits[1].source == ("keep" if kept else source)
     assert record["correction"]["inner"]["given_labels"]["spread"] is None  # no nan, which JSON has not
     expected = (
         f"Round 2, inner: the network agrees with the labels that it learnt from (Dice {agreement:.3f}) more than with "
-        "the clean ones, corrected (0.750): it knows them by heart. More checks_per_round, or folds, help where they "
+        "the clean ones, corrected (0.950): it has memorised them. More checks_per_round, or folds, help where they "
         "are wrong in ways that the image does not show."
     )
     assert told(caplog) == ([expected] if memorised else [])
 
 
-def test_class_that_stays_is_not_told_to_be_known_by_heart(build, caplog):
+def test_class_that_stays_is_not_told_to_be_memorised(build, caplog):
     relabelling, _ = build()
-    record = {"round": 0, "bias": [math.nan], "learnt": [True], "agreement": [0.0], "memorised": [0], "kept": [0]}
-    record["correction"] = {"outer": {"correction": {"representation": "none"}}}
+    (corrector,) = relabelling.correctors.values()
+    corrector.fits[0] = replace(corrector.fits[0], shape=GivenShape(0.0, 1.0, 0.0, 4, 0.97))
+    record = blank_record(bias=(math.nan, 1.0))
     with caplog.at_level(logging.INFO):
-        relabelling._judge_class(record, 0, "outer", GivenShape(0.0, 1.0, 0.0, 4, 0.9))
-    assert (record["memorised"], record["kept"]) == ([True], [True])
+        relabelling._judge_class(record, 0, "outer")
+    assert (record["memorised"], record["kept"]) == ([True, False], [True, False])
     assert not told(caplog)
 
 
 def test_each_case_gets_the_network_and_the_corrector_of_its_fold(build):
     relabelling, store = build(networks=[(3.0, 1.0), (5.0, 2.0)], shifts=(-3.0, -1.0), folds=2)
     assert list(relabelling.correctors) == [0, 1]
-    relabelling.correctors[1].corrections[0] = ClassCorrection("distance", -3.5)
+    own = relabelling.correctors[1]
+    own.fits[0] = replace(own.fits[0], correction=ClassCorrection("distance", -3.5))
     record = record_of(relabelling, bias=(-3.0, -1.0))
     relabelling.write_round(record)
     for k, case in enumerate(store.cases):
@@ -254,44 +329,106 @@ def test_classes_have_the_networks_of_their_own_best_checks(build):
     assert [network.offsets.flatten().tolist() for network in networks] == [[1.0, 2.0], [3.0, 4.0]]
     assert index == {(0, 0): 0, (0, 1): 0, (1, 0): 1, (1, 1): 0}
     assert all(network is not relabelling.engine.network for network in networks)
-    case, logits, _ = next(relabelling._predictions(relabelling.loader, ""))
+    case, logits, fold = next(relabelling._predictions(relabelling.loader, ""))
     assert (logits - case["image"]).flatten(1).mean(dim=1).tolist() == pytest.approx([1.0, 2.0])
+    assert fold == 0
 
 
-def test_class_of_which_nothing_is_left_keeps_its_labels(build, caplog):
-    relabelling, store = build(networks=[(3.0, -99.0)])
+def test_fold_is_judged_as_the_training_on_all_cases(build):
+    judged = fit_of(-3.0, source="blend", limit=0.5)
+    own = fit_of(-3.5)
+    fit = as_judged(own, judged)
+    assert (fit.correction, fit.source, fit.limit) == (own.correction, "blend", 0.5)
+    for first, second in ((own, fit_of(0.0)), (fit_of(0.0), judged)):  # one of them has no correction
+        assert as_judged(first, second) is second
+    waiting = replace(fit_of(0.0), pending=ClassCorrection("distance", -4.0))
+    assert as_judged(waiting, judged).correction.shift == -4.0
+
+
+def test_class_that_the_network_has_not_predicted_is_moved_as_labels_are(build, caplog):
+    relabelling, store = build(shape_weight=0.5)
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    for part in relabelling.found:  # at first it found the class
+        for chosen in part["classes"]:
+            chosen["network"] = Offsets(3.0, -99.0).state_dict()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        relabelling.write_round(record)
+    for k, case in enumerate(store.cases):
+        assert (store.read(case["id"], 1) == (depths_of(store, k) >= 0)).mean() > 0.99
+    assert not told(caplog)
+
+
+def test_class_of_which_nothing_is_left_keeps_its_labels_as_published(build, caplog):
+    relabelling, store = build(networks=[(3.0, -99.0)], representation="distance")
     record = record_of(relabelling, bias=(-3.0, -1.0))
     caplog.clear()  # of what a run tells where tests before have set another level
     with caplog.at_level(logging.WARNING):
         relabelling.write_round(record)
-    for case in store.cases:
+    for case, line in zip(store.cases, store.manifest(1), strict=True):
         np.testing.assert_array_equal(store.read(case["id"], 1)[1], store.read(case["id"], 0)[1])
-    assert told(caplog) == ["Round 1, inner: in 4 cases nothing of it is left; they keep their labels of this class."]
+        assert line["to_check"] == record["to_check"][case["id"]] == {"inner": EMPTIED}
+    assert told(caplog) == ["Round 1, inner: 4 cases to check, listed in the manifest."]
 
 
-def test_rule_may_leave_nothing_of_a_class(build, caplog):
-    relabelling, store = build(networks=[(3.0, -99.0)])
+@pytest.mark.parametrize("drops_given", [False, True])
+def test_rule_leaves_nothing_of_a_class_only_if_clean_cases_showed_that(build, caplog, drops_given):
+    rule = PresenceRule("size", 1e9, drops_given, True, 0.1, (0.5, 0.5), (0.9, 0.9))
+    relabelling, store = build(fits={"rule": rule})
     record = record_of(relabelling, bias=(-3.0, -1.0))
-    (corrector,) = relabelling.correctors.values()
-    corrector.rules[1] = SimpleNamespace(keeps=lambda features: False)
+    record["fits"] = plain([asdict(fit_of(shift, rule=rule, source="predict")) for shift in (-3.0, -1.0)])
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         relabelling.write_round(record)
-    assert not any(store.read(case["id"], 1)[1].any() for case in store.cases)
-    assert not told(caplog)
+    for case in store.cases:
+        assert store.read(case["id"], 1).any(axis=(1, 2)).all() or drops_given
 
 
 def test_shift_that_leaves_too_little_is_refused(build, caplog):
-    relabelling, store = build(shifts=(-3.0, -5.0))
-    record = record_of(relabelling, bias=(-3.0, -5.0))
+    relabelling, store = build()
+    record = record_of(relabelling, bias=(-3.0, -6.0))
+    fits = (fit_of(shift, source="move", move=ClassCorrection("distance", shift)) for shift in (-3.0, -6.0))
+    record["fits"] = plain([asdict(fit) for fit in fits])
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         relabelling.write_round(record)
-    assert told(caplog) == [
-        "Round 1, inner: in 4 cases the shift would leave too little of it; it was not shifted there."
-    ]
     for k, case in enumerate(store.cases):
-        np.testing.assert_array_equal(store.read(case["id"], 1)[1], depths_of(store, k)[1] + 1 >= 0)
+        given, label = (store.read(case["id"], number) for number in (0, 1))
+        assert (label[0] == (depths_of(store, k)[0] >= 0)).mean() > 0.99
+        np.testing.assert_array_equal(label[1], given[1])
+    assert told(caplog) == [
+        "Round 1, inner: 4 objects were not shifted, since too little of them would be left.",
+    ]
+
+
+def test_label_that_differs_from_the_moved_one_too_much_is_to_be_checked(build, caplog):
+    relabelling, store = build(networks=[(3.0, 1.0)], shape_weight=0.5)
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    lost = store.cases[1]  # where the network sees half of a disc
+    for file in lost["image"]:
+        image = nib.load(file)
+        array = np.asarray(image.dataobj).copy()
+        array[:20] = -50
+        nib.save(nib.Nifti1Image(array, image.affine), file)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        relabelling.write_round(record)
+    assert record["to_check"] == {"case1": {"outer": DIFFERS, "inner": DIFFERS}}
+    assert [line["to_check"] for line in store.manifest(1)] == [{}, record["to_check"]["case1"], {}, {}]
+    assert told(caplog) == [f"Round 1, {name}: 1 cases to check, listed in the manifest." for name in NAMES]
+    for name in range(2):  # they are the moved ones
+        truth = depth((10, 6)[name]) >= 0
+        assert (store.read("case1", 1)[name] == truth).mean() > 0.99
+
+
+def test_label_is_moved_no_farther_than_the_largest_shift(build):
+    relabelling, store = build(dice_after=0.6, shape_weight=0.5, max_shift_mm=1.0)  # two voxels
+    record = record_of(relabelling, bias=(-3.0, -1.0))
+    assert record["sources"] == ["move", "move"]
+    relabelling.write_round(record)
+    for k, case in enumerate(store.cases):
+        assert (store.read(case["id"], 1)[0] == (depths_of(store, k)[0] >= -1)).mean() > 0.98
+    assert store.record(1)["label_shift"] == pytest.approx([-2.0, -1.0], abs=0.3)
 
 
 def trust_first_half(cases, file):
@@ -338,14 +475,22 @@ def test_padding_is_no_part_of_a_structure(build):
 
 
 def test_groups_are_moved_by_their_own_shift(build):
-    relabelling, store = build(group_key="site")
+    relabelling, store = build(group_key="site", number=6)
     (corrector,) = relabelling.correctors.values()
-    corrector.group_shifts = {"a": [-1.0, -1.0], "b": [-3.0, -1.0]}
-    relabelling.write_round(record_of(relabelling, bias=(-3.0, -1.0)))
+    own = ClassCorrection("distance", -2.0, group_shifts={"a": -1.0, "b": -3.0})
+    corrector.fits[0] = replace(fit_of(-2.0), correction=own)
+    record = record_of(relabelling, bias=(-2.0, -1.0))
+    assert record["sources"] == ["predict", "predict"]
+    relabelling.write_round(record)
+    learnt = record["correction"]["outer"]["given_labels"]
+    # All labels are three voxels too large: against the corrected predictions, which differ by group, they are not.
+    assert learnt["group_offsets"]["b"] < -2.5 < -1.5 < learnt["group_offsets"]["a"]
     for k, case in enumerate(store.cases):
         shift = -3.0 if k % 2 else -1.0
-        assert store.manifest(1)[k]["shift"] == [shift, -1.0]
-        assert (store.read(case["id"], 1)[0] == (depths_of(store, k)[0] + 3 + shift >= 0)).mean() > 0.99
+        line = store.manifest(1)[k]
+        assert line["shift"] == [shift, -1.0]
+        assert line["label_shift"][0] == pytest.approx(shift, abs=0.3)
+        assert (store.read(case["id"], 1)[0] == (depths_of(store, k)[0] + 3 + shift >= 0)).mean() > 0.98
 
 
 def test_shape_of_the_given_label_is_kept(build):
@@ -360,12 +505,26 @@ def test_shape_of_the_given_label_is_kept(build):
 
 def test_label_that_does_not_fit_its_files_is_refused(build):
     relabelling, _ = build()
+    corrector = relabelling.correctors[None]
     case = {"id": "case0", "image": torch.zeros(2, 40, 40)}
     with pytest.raises(TypeError, match="relabel_loader must give images as MetaTensor"):
-        relabelling._on_file_grid(case, np.zeros((2, 40, 40)), torch.zeros(2, 40, 40))
+        relabelling._fields(case, torch.zeros(2, 40, 40), corrector, np.zeros((2, 40, 40), dtype=bool))
     case = next(iter(relabelling.loader.dataset))
     message = (
         r"^The label made for case 'case0' and its label files must have the same shape, got \(40, 40\) and \(9, 9\)"
     )
     with pytest.raises(ValueError, match=message):
-        relabelling._on_file_grid(case, np.zeros((2, 9, 9)), torch.zeros(2, 40, 40))
+        relabelling._fields(case, torch.zeros(2, 40, 40), corrector, np.zeros((2, 9, 9), dtype=bool))
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("keep", "labels stay"),
+        ("move", "labels moved by -5.00 voxels"),
+        ("predict", "the boundaries of the network, moved by -3.00 voxels"),
+        ("blend", "the boundaries of the network, moved by -3.00 voxels, with the shape of the labels"),
+    ],
+)
+def test_words_say_what_is_done_with_the_labels(source, words):
+    assert told_source(fit_of(-1.5, source=source, move=ClassCorrection("distance", -2.5)), 2.0) == words

@@ -1,5 +1,6 @@
 import logging
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from monai_sc.correction.choice import ClassCorrection
-from monai_sc.functional.bias import BoundaryBias
+from monai_sc.correction.class_fit import ClassBias
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 
@@ -29,39 +30,75 @@ OPTIONS = CorrectionOptions(
 )
 
 
-def correction_of(present, **others):
-    return {"correction": {"dice_present": present, **others}}
+UNBIASED, CANNOT_TELL = ("unbiased", "unbiased"), ("unbiased", "cannot tell")
 
 
-def record_of(bias, *, number=1, interval=((1.5, 4.0), (1.5, 4.0)), learnt=(True, True), kept=(False, False)):
+def record_of(
+    bias,
+    *,
+    number=1,
+    interval=((1.5, 4.0), (1.5, 4.0)),
+    learnt=(True, True),
+    kept=(False, False),
+    verdict=("biased", "biased"),
+    tolerance=1.0,
+):
     return {
         "round": number,
         "bias": list(bias),
         "bias_interval": [list(one) for one in interval],
+        "tolerance": tolerance,
+        "verdict": list(verdict),
         "learnt": list(learnt),
+        "dice_present": [0.8, 0.43],
         "kept": list(kept),
-        "correction": {"liver": correction_of(0.8), "lesion": correction_of(0.43)},
+        "correction": {"liver": {}, "lesion": {}},
     }
 
 
 UNKNOWN = "; the network has not learnt lesion (Dice 0.43), so that its bias cannot be told: train longer"
 WIDE = ((0.0, 4.0), (-2.0, 0.0))
+SMALL = "the bias of every class is under one voxel"
 STOPS = [
-    pytest.param(record_of((0.9, -0.9)), "auto", "the bias of every class is under one voxel", id="small"),
-    pytest.param(record_of((0.9, -1.0)), "auto", "", id="a-voxel-is-not-small"),
-    pytest.param(record_of((0.9, -0.9), number=0), "auto", "", id="small-before-a-correction"),
+    pytest.param(record_of((0.9, -0.9), verdict=UNBIASED), "auto", SMALL, id="small"),
+    pytest.param(record_of((0.9, -0.9), verdict=CANNOT_TELL), "auto", "", id="small-but-its-interval-is-not"),
+    pytest.param(record_of((0.9, -1.0), verdict=UNBIASED), "auto", "", id="a-voxel-is-not-small"),
     pytest.param(
-        record_of((0.9, -0.9), number=0),
+        record_of((2.9, -2.9), verdict=UNBIASED, tolerance=3.0), "auto", SMALL, id="small-on-the-grid-of-the-network"
+    ),
+    pytest.param(record_of((0.9, -0.9), verdict=UNBIASED, number=0), "auto", "", id="small-before-a-correction"),
+    pytest.param(
+        record_of((0.9, -0.9), verdict=UNBIASED, number=0),
         "logit",
-        "the bias of every class is under one voxel",
+        SMALL,
         id="small-before-a-correction-as-published",
     ),
-    pytest.param(record_of((math.nan, 0.3)), "auto", "the bias of every class is under one voxel", id="undefined"),
+    pytest.param(
+        record_of((0.9, -0.9), verdict=CANNOT_TELL),
+        "logit",
+        "the measured bias of every class is under one voxel, though its interval cannot tell",
+        id="small-but-its-interval-is-not-as-published",
+    ),
+    pytest.param(
+        record_of((math.nan, 0.3), verdict=("cannot tell", "unbiased")),
+        "auto",
+        "the bias of every class whose bias can be told is under one voxel",
+        id="undefined",
+    ),
+    pytest.param(
+        record_of((math.nan, math.nan), verdict=("cannot tell",) * 2), "auto", "there is no verdict", id="all-undefined"
+    ),
     pytest.param(
         record_of((3.0, 2.0), kept=(True, True)),
         "auto",
-        "nothing speaks against the labels of any class",
+        "no correction of any class makes labels clearly better",
         id="all-kept",
+    ),
+    pytest.param(
+        record_of((0.3, 0.2), kept=(True, True), verdict=CANNOT_TELL),
+        "auto",
+        "no correction of any class makes labels clearly better",
+        id="all-kept-and-cannot-tell",
     ),
     pytest.param(record_of((3.0, 2.0), kept=(True, False)), "auto", "", id="one-kept"),
     pytest.param(record_of((3.0, 2.0), kept=(True, True)), "distance", "", id="all-kept-as-published"),
@@ -75,7 +112,7 @@ STOPS = [
     pytest.param(record_of((3.0, 3.0), interval=(WIDE[0], (0.1, 4.0))), "distance", "", id="one-wide"),
     pytest.param(record_of((3.0, -3.0), interval=(WIDE[0], (-4.0, -0.1))), "distance", "", id="other-wide"),
     pytest.param(
-        record_of((0.2, 3.0), learnt=(True, False), kept=(False, True)),
+        record_of((0.2, 3.0), learnt=(True, False), kept=(False, True), verdict=CANNOT_TELL),
         "auto",
         f"the bias of every class that the network has learnt is under one voxel{UNKNOWN}",
         id="small-and-unknown",
@@ -84,7 +121,7 @@ STOPS = [
     pytest.param(
         record_of((3.0, 0.1), learnt=(True, False), kept=(True, True)),
         "auto",
-        f"nothing speaks against the labels of any class that the network has learnt{UNKNOWN}",
+        f"no correction of any class that the network has learnt makes labels clearly better{UNKNOWN}",
         id="kept-and-unknown",
     ),
     pytest.param(
@@ -105,25 +142,35 @@ STOPS = [
 
 @pytest.mark.parametrize(("record", "representation", "reason"), STOPS)
 def test_loop_stops_for_a_reason(record, representation, reason):
-    assert stop_reason(record, representation, better=None, is_last=False) == reason
+    is_first = record["round"] == 0
+    assert stop_reason(record, representation, better=None, is_first=is_first, is_last=False) == reason
 
 
 @pytest.mark.parametrize(
     ("record", "representation", "reason"),
     [
         (record_of((3.0, 0.1)), "auto", "the last round of training is over, the bias is not under one voxel yet"),
-        (record_of((0.3, 0.1), number=0), "auto", "the last round of training is over"),
-        (record_of((0.3, 0.1)), "auto", "the bias of every class is under one voxel"),
+        (record_of((0.3, 0.1), number=0, verdict=UNBIASED), "auto", "the last round of training is over"),
+        (record_of((0.3, 0.1), verdict=UNBIASED), "auto", SMALL),
+        (record_of((0.3, 0.1), verdict=CANNOT_TELL), "auto", "the last round of training is over"),
     ],
-    ids=["large", "small", "small-after-a-correction"],
+    ids=["large", "small", "small-after-a-correction", "small-but-its-interval-is-not"],
 )
 def test_loop_stops_after_the_last_round(record, representation, reason):
-    assert stop_reason(record, representation, better=None, is_last=True) == reason
+    is_first = record["round"] == 0
+    assert stop_reason(record, representation, better=None, is_first=is_first, is_last=True) == reason
 
 
 def test_loop_stops_when_the_clean_cases_get_worse():
     record = record_of((0.3, 0.1), learnt=(False, False))
-    assert stop_reason(record, "auto", better=0, is_last=True) == "the clean cases are predicted worse than in round 0"
+    reason = "the clean cases are predicted worse than in round 0"
+    assert stop_reason(record, "auto", better=0, is_first=False, is_last=True) == reason
+
+
+def test_loop_goes_on_from_moved_labels_until_a_network_has_corrected_them():
+    record = record_of((0.9, -0.9), verdict=UNBIASED, number=1)
+    assert stop_reason(record, "auto", better=None, is_first=True, is_last=False) == ""
+    assert stop_reason(record, "auto", better=None, is_first=False, is_last=False) == SMALL
 
 
 @pytest.mark.parametrize(
@@ -167,6 +214,7 @@ def test_metrics_have_one_number_each():
 
 def test_log_says_what_was_found_of_each_class(caplog):
     moved = {"representation": "distance", "shift": -2.25, "note": "it serves best"}
+    none = {"representation": "none", "shift": 0.0, "note": "none serves"}
     record = {
         "round": 3,
         "bias": [-2.0, math.nan],
@@ -176,10 +224,11 @@ def test_log_says_what_was_found_of_each_class(caplog):
         "num_used": [4, 0],
         "num_skipped": [1, 5],
         "clean_dice": [0.75, 0.25],
+        "dice_present": [0.9, 0.25],
         "learnt": [True, False],
         "correction": {
-            "liver": {"network_epoch": 8, **correction_of(0.9, **moved)},
-            "lesion": {"network_epoch": 6, **correction_of(0.25, representation="none", shift=0.0, note="none serves")},
+            "liver": {"network_epoch": 8, "correction": moved, "held_out": {"after": 0.875}},
+            "lesion": {"network_epoch": 6, "correction": none, "held_out": {"after": None}},
         },
     }
     with caplog.at_level(logging.INFO):
@@ -187,20 +236,28 @@ def test_log_says_what_was_found_of_each_class(caplog):
     assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
         (
             "INFO",
-            "Round 3, liver: boundary bias -2.00 voxels = -1.00 mm, 95% interval [-3.00, +1.50], biased, from 4 clean "
-            "cases (1 skipped); Dice on the clean cases 0.750.",
+            "Round 3, liver: boundary bias of the network -2.00 voxels = -1.00 mm, 95% interval [-3.00, +1.50], "
+            "biased, from 4 clean cases (1 skipped); Dice on the clean cases 0.750.",
         ),
-        ("INFO", "Round 3, liver: correction distance by -2.25, with the network of epoch 8: it serves best."),
         (
             "INFO",
-            "Round 3, lesion: boundary bias +nan voxels, no interval, cannot tell, from 0 clean cases (5 skipped); "
-            "Dice on the clean cases 0.250.",
+            "Round 3, liver: correction distance by -2.25, with the network of epoch 8: it serves best; Dice on "
+            "held-out clean cases 0.875.",
         ),
-        ("INFO", "Round 3, lesion: correction none by +0.00, with the network of epoch 6: none serves."),
+        (
+            "INFO",
+            "Round 3, lesion: boundary bias of the network +nan voxels, no interval, cannot tell, from 0 clean cases "
+            "(5 skipped); Dice on the clean cases 0.250.",
+        ),
+        (
+            "INFO",
+            "Round 3, lesion: correction none by +0.00, with the network of epoch 6: none serves; a single clean case "
+            "carries it.",
+        ),
         (
             "WARNING",
-            "Round 3, lesion: with a Dice of 0.25 on the clean cases that hold it, corrected, the network has not "
-            "learnt it, so that its bias cannot be told; its labels stay as they are. Train longer.",
+            "Round 3, lesion: with a Dice of 0.25 on the clean cases that hold it, before the correction, the network "
+            "has not learnt it; it corrects no labels of this class. Train longer.",
         ),
         (
             "WARNING",
@@ -210,38 +267,47 @@ def test_log_says_what_was_found_of_each_class(caplog):
     ]
 
 
-def corrector_of(*corrections):
+LIVER = ClassBias(-1.0, (-1.5, -0.5), 4, 1, 0.25, "biased")
+NOTHING = ClassCorrection()
+LESION = ClassBias(0.125, (-0.25, 0.375), 1, 4, 0.125, "unbiased")
+
+
+def corrector_of(*present, correction=NOTHING):
+    """Return a corrector whose voxels are two of the files', with what it knows of liver and lesion."""
     corrector = OPTIONS.corrector(0.5).without_bias(5)
-    corrector.bias = BoundaryBias(
-        mean=np.array([-2.0, 0.25]),
-        interval=np.array([[-3.0, -1.0], [-0.5, 0.75]]),
-        num_used=np.array([4, 1]),
-        num_skipped=np.array([1, 4]),
-        spread=np.array([0.5, 0.25]),
-        verdict=("biased", "unbiased"),
-    )
-    corrector.corrections = list(corrections)
+    corrector.unit = 2.0
+    corrector.fits = [
+        replace(fit, network=bias, dice_present=score, correction=correction)
+        for fit, bias, score in zip(corrector.fits, (LIVER, LESION), present, strict=True)
+    ]
     return corrector
 
 
 @pytest.mark.parametrize(("present", "learnt"), [(0.5, True), (0.49, False)])
 def test_record_tells_the_best_check_of_all_and_of_each_class(present, learnt):
-    both = corrector_of(ClassCorrection(dice_present=0.9), ClassCorrection(dice_present=0.1))
-    other = corrector_of(
-        ClassCorrection(dice_present=0.2), ClassCorrection("distance", 1.5, dice_present=present, note="why")
-    )
+    both = corrector_of(0.9, 0.1)
+    other = corrector_of(0.2, present, correction=ClassCorrection("distance", 1.5, note="why"))
     state = {"epoch": 4, "corrector": both.state_dict(), "clean_dice": [0.75, 0.5], "voxel_mm": 0.5}
     classes = [state, {**state, "epoch": 2, "corrector": other.state_dict()}]
+    # Lesion: the other two cases choose the second check for the first one, and the first check for the others.
+    before = [[[0.5, 0.5, 0.5], [0.25, 0.5, 0.75]], [[0.5, 0.5, 0.5], [0.0, 0.0, 0.0]]]
+    after = [[[0.5, 0.75, 1.0], [1.0, 0.5, 0.5]], [[0.5, 0.5, 0.5], [0.0, 0.75, 0.75]]]
+    checks = [{"epoch": e, "before": b, "after": a} for e, b, a in zip((2, 4), before, after, strict=True)]
     others = {"round": 1, "epoch": 8, "metrics": {"a": 1.0}, "restarts": 1}
-    record = make_record({"state": state, "classes": classes}, OPTIONS, **others)
+    record = make_record({"state": state, "classes": classes, "checks": checks}, OPTIONS, **others)
     reports = record.pop("correction")
     assert {name: own["network_epoch"] for name, own in reports.items()} == {"liver": 4, "lesion": 2}
-    assert reports["liver"]["correction"]["dice_present"] == 0.9
-    assert reports["lesion"]["correction"]["dice_present"] == present
+    assert reports["lesion"]["correction"]["shift"] == 3.0  # in voxels of the files
     assert reports["lesion"]["correction"]["dice_before"] is None  # no nan, which JSON has not
-    agreement = record.pop("agreement")
-    assert len(agreement) == 2
-    assert np.isnan(agreement).all()
+    held_out = {name: (own["held_out"]["before"], own["held_out"]["after"]) for name, own in reports.items()}
+    assert held_out == {
+        "liver": (0.5, 0.75),
+        "lesion": (pytest.approx((0.0 + 0.5 + 0.75) / 3), pytest.approx((0.0 + 0.5 + 0.5) / 3)),
+    }
+    for name in ("agreement", "label_bias"):
+        values = record.pop(name)
+        assert len(values) == 2
+        assert np.isnan(values).all()
     assert record == {
         **others,
         "network_epoch": 4,
@@ -249,13 +315,18 @@ def test_record_tells_the_best_check_of_all_and_of_each_class(present, learnt):
         "bias_interval": [[-3.0, -1.0], [-0.5, 0.75]],
         "bias_mm": [-1.0, 0.125],
         "voxel_mm": 0.5,
+        "tolerance": 2.0,
         "verdict": ["biased", "unbiased" if learnt else "cannot tell"],
         "learnt": [True, learnt],
+        "dice_present": [0.9, present],
         "num_used": [4, 1],
         "num_skipped": [1, 4],
         "clean_dice": [0.75, 0.5],
         "memorised": [False, False],
         "kept": [False, False],
+        "sources": ["keep", "keep"],
+        "fits": [],
+        "to_check": {},
         "voxels_changed": [],
         "stop_reason": "",
     }

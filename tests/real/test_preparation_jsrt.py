@@ -35,7 +35,7 @@ def test_ready_layout_is_prepared_without_loss(jsrt, tmp_path):
             masks = [jsrt / f"{name}_gts_{folder}" / file for name in CHEST]
             if split == "train":
                 pairs += zip(case["label"], (jsrt / name / file for name in NOISY_FOLDERS), strict=True)
-            pairs += zip(case.get("clean_label", case["label"]), masks, strict=True)
+            pairs += zip(case.get("reference_label", case["label"]), masks, strict=True)
             for made, given in pairs:
                 np.testing.assert_array_equal(pixels(made), pixels(given))
                 compared[split] += 1

@@ -37,7 +37,7 @@ def store(tmp_path, request):
         grid = np.stack(np.meshgrid(*(np.arange(n) - n / 2 for n in request.param), indexing="ij"))
         clean = (np.sqrt((grid**2).sum(axis=0)) <= 6)[None]
         case = {"id": f"case{k}"}
-        for name, mask in (("image", clean * 1.0), ("label", shift_boundary(clean, 3)), ("clean_label", clean)):
+        for name, mask in (("image", clean * 1.0), ("label", shift_boundary(clean, 3)), ("reference_label", clean)):
             files = [tmp_path / f"{k}_{name}_{c}.nii.gz" for c in range(2)]
             for file in files:
                 nib.save(nib.Nifti1Image(mask[0].astype(np.float32), np.eye(4)), file)

@@ -319,9 +319,9 @@ def test_foreground_and_values_together_are_refused(write_png, mask):
 @pytest.mark.parametrize("values", [[1, 2, 4], np.array([1, 2, 4])], ids=["list", "numpy"])
 def test_values_are_those_of_every_case_and_key(write_nifti, values):
     path = write_nifti(LABEL_MAP.astype(np.uint8))
-    load = pickle.loads(pickle.dumps(LoadLabeld(["label", "clean_label"], values=values)))
-    for key in ("label", "clean_label"):
-        out = load({"label": path, "clean_label": path})
+    load = pickle.loads(pickle.dumps(LoadLabeld(["label", "reference_label"], values=values)))
+    for key in ("label", "reference_label"):
+        out = load({"label": path, "reference_label": path})
         check_label(out[key], [value == LABEL_MAP for value in (1, 2, 4)])
 
 

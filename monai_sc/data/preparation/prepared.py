@@ -25,7 +25,7 @@ def prepared_cases(
     Args:
         dataset_dir: the folder, which may have been moved.
         split: ``"train"``, ``"clean"`` (to measure the bias) or ``"test"``.
-        noisy: take the labels with error that the data set itself has, and the others as ``clean_label``.
+        noisy: take the labels with error that the data set itself has, and the others as ``reference_label``.
         class_names: that the folder must hold, in this order; ``None``: any.
 
     Raises:
@@ -56,7 +56,7 @@ def prepared_cases(
         label = [str(root / file) for file in row["label"]]
         case: Case = {"id": row["id"], "image": str(root / row["image"]), "label": label}
         if noisy:
-            case |= {"label": [str(root / file) for file in row["noisy"]], "clean_label": label}
+            case |= {"label": [str(root / file) for file in row["noisy"]], "reference_label": label}
         if content["foreground"] != 1:
             case["foreground"] = content["foreground"]
         cases.append(case)

@@ -31,7 +31,7 @@ def make_store(folder, shape, *, known=True):
         if len(shape) == 3:  # the slice with the largest error
             given[0, 9:12, 9:12, 3] = given[1, 4, 4, 3] = False
         case = {"id": f"case{k}", "image": write(folder / f"{k}.nii.gz", rng.random(shape))}
-        keys = {"label": given} | ({"clean_label": clean} if known else {})
+        keys = {"label": given} | ({"reference_label": clean} if known else {})
         for key, masks in keys.items():
             case[key] = [write(folder / f"{k}_{key}_{n}.nii.gz", m) for n, m in zip(CLASSES, masks, strict=True)]
         cases.append(case)

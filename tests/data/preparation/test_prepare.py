@@ -110,7 +110,7 @@ def test_prepared_files_hold_what_the_source_holds(stand_in, tmp_path, name, lay
         if any(held[case["id"]].noisy is None for case in prepared):
             continue
         for case, plain in zip(prepared_cases(out, split, noisy=True), prepared, strict=True):
-            assert case["clean_label"] == plain["label"]
+            assert case["reference_label"] == plain["label"]
             label = LoadLabel(foreground=case.get("foreground", 1))(case["label"])
             np.testing.assert_array_equal(label.numpy(), nearest(held[case["id"]].noisy, label.shape[1:]))
     assert seen == set(cases)

@@ -46,8 +46,8 @@ def test_noisy_files_are_the_label_and_the_others_are_clean(write):
     root = write()
     (case,) = prepared_cases(root, "train", noisy=True)
     assert case["label"] == [str(root / "n/a.png")] * 2
-    assert case["clean_label"] == prepared_cases(root, "train")[0]["label"]
-    assert "clean_label" not in prepared_cases(root, "train")[0]
+    assert case["reference_label"] == prepared_cases(root, "train")[0]["label"]
+    assert "reference_label" not in prepared_cases(root, "train")[0]
 
 
 def test_foreground_of_1_is_not_stated(write):

@@ -64,22 +64,28 @@ class AsTwoProcesses(torch.utils.data.Sampler):
         return len(self.dataset)
 
 
-def write_cases(folder, number, shifts, prefix, shape=SHAPE):
-    """Write discs or balls whose labels are dilated, by one of the shifts after the other; return the case list."""
+def write_cases(folder, number, shifts, prefix, shape=SHAPE, pairs=0):
+    """Write discs or balls whose labels are dilated, by one of the shifts after the other; return the case list.
+
+    So many cases name their true label too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     cases = []
     for k in range(number):
         center = np.array([shape[0] // 2 + k % 2, shape[1] // 2 - 1, *(n // 2 for n in shape[2:])])
         away = np.linalg.norm(np.moveaxis(np.indices(shape), 0, -1) - center, axis=-1)
         distances = np.stack([r + k % 3 - away for r in (9, 5)]).astype(np.float32)
-        case = {"id": f"{prefix}{k}", "image": [], "label": []}
+        case = {"id": f"{prefix}{k}"}
         for name, distance in zip(CLASSES, distances, strict=True):
             label = shift_boundary((distance >= 0).astype(np.uint8)[None], shifts[k % len(shifts)])[0]
-            for kind, array in (("image", distance), ("label", label)):
+            kinds = [("image", distance), ("label", label)]
+            if k < pairs:
+                kinds.append(("clean_label", (distance >= 0).astype(np.uint8)))
+            for kind, array in kinds:
                 file = folder / f"{prefix}{k}_{name}_{kind}.nii.gz"
                 if not file.exists():
                     nib.save(nib.Nifti1Image(array, np.diag([0.5, 0.5, 0.5, 1.0])), file)
-                case[kind].append(str(file))
+                case.setdefault(kind, []).append(str(file))
         cases.append(case)
     return cases
 
@@ -90,14 +96,28 @@ def loss(logits, label):
 
 
 def build(
-    data, out, *, number=8, shape=SHAPE, epochs=2, rounds=2, workers=0, random=True, micro_batches=1, confident=False
+    data,
+    out,
+    *,
+    number=8,
+    shape=SHAPE,
+    epochs=2,
+    rounds=2,
+    workers=0,
+    random=True,
+    micro_batches=1,
+    confident=False,
+    pairs=0,
 ):
     """Return the trainer, the handler and the store of a run; what is random in it needs one number of processes."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     set_determinism(0)
     # Confident learning finds what differs between the folds, which take every second case.
     shifts = [0.0, 4.0] if confident else [4.0]
-    cases, clean = write_cases(data, number, shifts, "case", shape), write_cases(data, 5, [0.0], "clean", shape)
+    if pairs:  # errors that a shift cannot take away are left for the network
+        shifts = [4.0, 3.0, 4.0, 5.0]
+    cases = write_cases(data, number, shifts, "case", shape, pairs)
+    clean = write_cases(data, 5, [0.0], "clean", shape)
     store = LabelStore(out / "labels", cases, class_names=CLASSES, config_version="1.2.3")
     image = LoadImaged("image", image_only=True, ensure_channel_first=True)
     label = [LoadLabeld("label"), SelectItemsd(["id", "image", "label"])]
@@ -138,8 +158,7 @@ def build(
             **common,
             clean_loader=clean_loader,
             evaluator=evaluator,
-            representation="logit",
-            gamma=0.6,
+            **({"representation": "auto"} if pairs else {"representation": "logit", "gamma": 0.6}),
             checks_per_round=2,
         )
     trainer = SupervisedTrainer(
@@ -194,6 +213,7 @@ def train(options):
         random=random,
         micro_batches=options.micro_batches,
         confident=options.confident,
+        pairs=options.pairs,
     )
 
     def break_down(*_):
@@ -223,6 +243,7 @@ def main():
     parser.add_argument("--fixed", action="store_true", help="nothing random, so that processes make no difference")
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--confident", action="store_true", help="confident learning instead of the correction")
+    parser.add_argument("--pairs", type=int, default=0, help="cases that name a clean label; the choice is free then")
     parser.add_argument("--fail-on-rank", type=int)
     parser.add_argument("--kill-on-rank", type=int)
     parser.add_argument("--at", choices=["training", "relabelling", "evaluation"], default="training")
