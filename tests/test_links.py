@@ -107,7 +107,7 @@ def test_folders_that_are_links_are_not_taken(tmp_path, link):
     with pytest.raises(ValueError, match=r"holds label\.nii\.gz, which this simulation did not write"):
         simulate_folder(labels, tmp_path / "out", translate, progress=False)
     with pytest.raises(ValueError, match=r"out must be a new or an empty folder"):
-        correct_folder(labels, labels, labels, tmp_path / "out", kind="logits", progress=False)
+        correct_folder(labels, labels, tmp_path / "out", predictions=labels, kind="logits", progress=False)
 
 
 def test_audit_is_not_written_through_links(tmp_path, link):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
@@ -66,12 +67,13 @@ def _audit(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         write_audit(result, arguments.labels, arguments.clean, arguments.out, images=arguments.images)
         page = report_on(arguments, done=f"The results are in {arguments.out}")
-    show(arguments, result, lambda: _print_audit(result, arguments.out, page))
+    show(arguments, result, lambda: _print_audit(result, arguments, page))
 
 
-def _print_audit(result: dict[str, Any], out: str | None, page: Path | None) -> None:
+def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Path | None) -> None:
     from rich.table import Table
 
+    out = arguments.out
     unit = result["unit"]
     in_mm = unit == "mm"
     columns = ["class", "cases", "mean Dice", f"bias in {unit} (negative: too large)", "verdict"]
@@ -96,7 +98,21 @@ def _print_audit(result: dict[str, Any], out: str | None, page: Path | None) -> 
         if row["verdict"] == "cannot tell" and widths:
             more = ", ".join(f"{width:.2f} {unit} with {n}" for n, width in widths)
             print(f"Class {name}: half of the interval would be about {more} clean cases.")
+    if any(row["verdict"] == "biased" for row in result["classes"].values()):
+        print(f"To move the labels back, no network is needed: {_next_command(arguments)}")
     if out is not None:
         print(f"Results and pictures: {Path(out).resolve()}")
     if page is not None:
         print(f"Report: {page}")
+
+
+def _next_command(arguments: argparse.Namespace) -> str:
+    """Return the command that corrects the labels which were audited."""
+    command = ["python", "-m", "monai_sc", "correct", "--labels", arguments.labels, "--clean", arguments.clean]
+    if arguments.names is not None:
+        command += ["--names", ",".join(arguments.names)]
+    if arguments.ignore_value is not None:
+        command += ["--ignore-value", f"{arguments.ignore_value:g}"]
+    if arguments.tolerance is not None:
+        command += ["--tolerance", f"{arguments.tolerance:g}"]
+    return join([*command, "--out", "corrected"])

@@ -1,4 +1,4 @@
-"""``correct``: labels corrected by predictions and a few clean labels."""
+"""``correct``: labels corrected by a few clean labels, and by predictions if there are some."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from monai_sc.commands.report import add_report_option, report_on
 from monai_sc.wording import counted
 
 CORRECT_EXAMPLE = """\
-example:
+examples:
+  python -m monai_sc correct --labels labels --clean expert --out moved
   python -m monai_sc correct --predictions nnUNet_cv --labels labelsTr --clean expert --out corrected
 
+Without predictions, labels are moved by the bias of the cases that have both labels; no network is needed.
 Predictions: CASE.npz of nnU-Net (--save_probabilities), or CASE.nii.gz with the channels on the last axis and --kind.
 Best are predictions of networks that have not seen the case, as cross-validation gives them.
 Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
@@ -21,34 +23,35 @@ Under torchrun, in a SLURM job array or with srun, each process takes a part of 
 
 
 def add_correct(commands: Any) -> None:
-    """Add ``correct``: labels corrected by predictions and a few clean labels."""
+    """Add ``correct``: labels corrected by a few clean labels, and by predictions if there are some."""
     parser = add_command(
         commands,
         "correct",
-        text="correct a folder of labels by predictions and a few clean labels",
-        description="Correct a folder of labels by the predictions of a network that learnt from them.",
+        text="correct a folder of labels by a few clean labels, and by predictions if there are some",
+        description="Correct a folder of labels by a few clean labels: moved by their bias, or by what a network says.",
         epilog=CORRECT_EXAMPLE,
     )
-    parser.add_argument("--predictions", metavar="DIR", required=True, help="of all cases, the clean ones among them")
     parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
     parser.add_argument("--clean", metavar="DIR", required=True, help="folder of a few clean labels, only read")
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder for the corrected labels")
+    parser.add_argument("--predictions", metavar="DIR", help="of a network, for all cases, the clean ones among them")
     parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the report")
     parser.add_argument("--kind", choices=("logits", "probabilities"), help="of predictions whose files do not say it")
     parser.add_argument("--trusted", metavar="DIR", help="folder of masks of voxels that stay as they are")
-    parser.add_argument("--names", metavar="NAMES", type=several(str), help="of the classes 1, 2, ...: lung,heart")
+    parser.add_argument("--names", metavar="NAMES", type=several(str), help="of the classes, by value: lung,heart")
     parser.add_argument("--ignore-value", metavar="V", type=int, help="value of unknown voxels, which stay")
     parser.add_argument("--max-shift-mm", metavar="MM", type=float, help="no boundary moves farther")
+    parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
     parser.add_argument(
         "--representation",
         choices=("auto", "distance", "logit"),
         default="auto",
-        help="of the correction (default: auto)",
+        help="of the correction of predictions (default: auto)",
     )
     parser.add_argument(
         "--shape-weight", metavar="W", type=float, default=0.5, help="of the shape of the given labels (default: 0.5)"
     )
-    parser.add_argument("--no-presence", action="store_true", help="never drop an object")
+    parser.add_argument("--no-presence", action="store_true", help="never drop a predicted object")
     add_report_option(parser)
     add_output_options(parser, _correct, when_stopped="either no result was written, or all but the report")
 
@@ -60,15 +63,16 @@ def _correct(arguments: argparse.Namespace) -> None:
         raise FileNotFoundError(f"{arguments.images} is no folder.")
     part = Part.from_environment()
     report = correct_folder(
-        arguments.predictions,
         arguments.labels,
         arguments.clean,
         arguments.out,
+        predictions=arguments.predictions,
         kind=arguments.kind,
         trusted=arguments.trusted,
         class_names=arguments.names,
         ignore_value=arguments.ignore_value,
         max_shift_mm=arguments.max_shift_mm,
+        tolerance=arguments.tolerance,
         representation=arguments.representation,
         shape_weight=arguments.shape_weight,
         presence=not arguments.no_presence,
@@ -85,30 +89,25 @@ def _correct(arguments: argparse.Namespace) -> None:
 def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> None:
     from rich.table import Table
 
-    table = Table("class", f"bias of the network in {report['unit']}", "verdict", "correction", "voxels changed")
-    for name, row in report["classes"].items():
+    from monai_sc.data.correction_words import existence_words, folder_notes, headline
+
+    rows = report["classes"]
+    of = "the network" if all(row["bias_of"] == "network" for row in rows.values()) else "the labels"
+    table = Table("class", f"bias of {of} in {report['unit']}", "verdict", "done", "voxels changed")
+    for name, row in rows.items():
         bias = "undefined" if row["bias"] is None else f"{row['bias']:+.2f}"
         if row["interval"][0] is not None:
             bias += " [{:+.2f}, {:+.2f}]".format(*row["interval"])
-        own = row["correction"]
-        done = "none" if own["representation"] == "none" else f"{own['representation']} {own['shift']:+.2f}"
-        table.add_row(name, bias, row["verdict"], done, str(report["voxels_changed"][name]))
+        table.add_row(name, bias, row["verdict"], report["moved"][name], str(report["voxels_changed"][name]))
     print_table(table)
-    for name, row in report["classes"].items():
-        print(f"Class {name}: {row['correction']['note']}.")
-        if row["existence"]["rule"] is not None:
-            rule = row["existence"]["rule"]
-            print(f"Class {name}: objects with a {rule['feature']} under {rule['threshold']:.3g} are dropped.")
-    both = report["both"]
-    if both["cases"]:
-        for name, given in both["given"].items():
-            print(
-                f"Class {name}: on {counted(both['cases'], 'case')} with both labels, Dice {given:.3f} as given, "
-                f"{both['corrected'][name]:.3f} corrected."
-            )
-    if report["labels_kept"]:
-        print(f"Labels of {', '.join(report['labels_kept'])} stay as they are: corrected, they would be no better.")
-    redrawn = f" ({both['cases']} of them as drawn anew)" if both["cases"] else ""
+    for name, row in rows.items():
+        print(f"Class {name}: {row['done']}.")
+        for note in [*row["notes"], *existence_words(report["refused"][name], row["existence"])]:
+            print(f"Class {name}: {note}.")
+    for note in folder_notes(report):
+        print(note)
+    print(headline(report, listed="in report.json"))
+    redrawn = f" ({report['redrawn']} of them as drawn anew)" if report["redrawn"] else ""
     print(f"{counted(report['cases'], 'label')}{redrawn} in {out.resolve()}, with report.json and manifest.jsonl.")
     if page is not None:
         print(f"Report: {page}")

@@ -12,6 +12,8 @@ from monai.config import PathLike
 from monai.data.utils import to_affine_nd
 from rich.progress import track
 
+from monai_sc.correction.cases import in_voxels, unit_of
+from monai_sc.correction.class_fit import ClassBias
 from monai_sc.correction.presence import presence_rates
 from monai_sc.correction.state import half_widths
 from monai_sc.data.durable import naming
@@ -21,12 +23,13 @@ from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import without_suffix
 from monai_sc.data.simulation.case import load_values
 from monai_sc.data.simulation.masks import find_masks
-from monai_sc.functional.bias import boundary_bias, boundary_displacement
+from monai_sc.functional.bias import boundary_displacement
 from monai_sc.functional.dice import dice
 from monai_sc.transforms.distance import voxel_size
 
 EXCHANGE = ".audit."  # how the hidden folder of the parts begins
-ABSENT = (1.0, np.nan, False, False)  # Dice, displacement, drawn and present of a class that neither label holds
+# Dice, displacement (in voxels), drawn and present of a class that neither label holds
+ABSENT = (1.0, np.nan, False, False)
 
 
 class LabelFile:
@@ -144,27 +147,29 @@ def audit_folder(
         clean: folder of clean ones, of the same names; a few are enough.
         class_names: one per value that the compared labels hold, in ascending order; by default the values themselves.
         ignore_value: value of unknown voxels, in either.
-        tolerance: a bias up to it does no harm, in mm; one voxel by default.
+        tolerance: a bias up to it does no harm, in mm; one voxel by default, as for
+            :py:func:`~monai_sc.data.correct_folder`, which says the same of the same pairs.
         progress: show a progress bar.
         part: of several processes with the same call, which compare the cases between them; by default the only one.
         out: folder in which the parts leave for each other what they have measured, in a hidden one that
             :py:func:`monai_sc.reports.write_audit` deletes; only parts need it.
 
     Returns:
-        ``unit`` (``"mm"``, or ``"voxels"`` where no file says how large a voxel is), ``voxel`` (mean size of its
-        smallest side), ``tolerance``, ``ignore_value``, ``cases`` (each with ``name``, ``dice`` and ``displacement`` by
-        class), and ``classes``: by name its ``value``, the mean Dice, ``bias`` and ``interval`` in the unit,
-        ``bias_voxels``,
+        ``unit`` (``"mm"``, or ``"voxels"`` where no file says how large a voxel is), ``voxel`` (the median of the
+        smallest sides of all cases), ``tolerance``, ``ignore_value``, ``cases`` (each with ``name``, ``dice`` and
+        ``displacement`` by class), and ``classes``: by name its ``value``, the mean Dice, ``bias`` and ``interval`` in
+        the unit, ``bias_voxels``,
         ``verdict``, ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the interval, for other numbers of
         cases), and how often an object is drawn where there is none, and the reverse. ``nan`` where something is not
         defined. Empty for a part that ends before all cases are compared.
 
     Raises:
         ValueError: when there is nothing to compare, two labels of a case do not lie on one grid, ``class_names`` do
-            not fit the values, or a part has no ``out``.
+            not fit the values, ``tolerance`` is negative, or a part has no ``out``.
         FileNotFoundError: when a folder does not exist.
     """
     part = part or Part()
+    check_tolerance(tolerance)
     source, reference = Path(labels), Path(clean)
     names = pairs_of(source, reference)
     in_mm = all(file_suffix(Path(name)) not in PICTURES for name in names)
@@ -193,21 +198,36 @@ def audit_folder(
     return _result(list(compared(names)), source, reference, in_mm, tolerance, ignore_value, class_names)
 
 
+def check_tolerance(tolerance: float | None) -> None:
+    """Refuse a tolerance that is none.
+
+    Raises:
+        ValueError: when it is negative, or ``nan``.
+    """
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"tolerance must be at least 0, got {tolerance}.")
+
+
 def _compared(source: Path, reference: Path, name: str, ignore_value: float | None, in_mm: bool) -> dict[str, Any]:
-    """Return what is measured on a case: for each class in one of its labels, as JSON types."""
+    """Return what is measured on a case: for each class in one of its labels, as JSON types.
+
+    Distances are in voxels, of the smallest side of the case.
+    """
     given = load_label(source, name)
     true = load_label(reference, name, given)
     values = [label.classes(ignore_value) for label in (given, true)]
     classes = sorted({*values[0], *values[1]})
-    row: dict[str, Any] = {"case": name, "voxel": float(min(given.spacing)), "given": values[0], "clean": values[1]}
+    voxel = float(min(true.spacing)) if in_mm else 1.0
+    row: dict[str, Any] = {"case": name, "voxel": voxel, "given": values[0], "clean": values[1]}
     if not classes:
         return {**row, "classes": {}}
     unknown = [m for m in (given.ignored(ignore_value), true.ignored(ignore_value)) if m is not None]
     ignore = np.any(unknown, axis=0)[None] if unknown else None
     pair = [label.masks(classes) for label in (given, true)]
+    size = in_voxels(true.spacing, voxel, true.values.ndim) if in_mm else None
+    displacement = boundary_displacement(*pair, spacing=size, ignore=ignore)
     if ignore is not None:
         pair = [masks & ~ignore for masks in pair]
-    displacement = boundary_displacement(*pair, spacing=given.spacing if in_mm else None, ignore=ignore)
     drawn, present = (np.any(masks, axis=tuple(range(1, masks.ndim))) for masks in pair)
     measured = zip(dice(*pair).tolist(), displacement.tolist(), drawn.tolist(), present.tolist(), strict=True)
     return {**row, "classes": {str(value): list(found) for value, found in zip(classes, measured, strict=True)}}
@@ -236,7 +256,7 @@ def _result(
             f"{source} and {reference} must hold the same classes, got the values {sorted(own_values)} and "
             f"{sorted(true_values)} in the cases that both have."
         )
-    voxel = float(np.mean([row["voxel"] for row in rows])) if in_mm else 1.0
+    voxel = unit_of([(row["voxel"],) for row in rows]) or 1.0
     limit = voxel if tolerance is None else tolerance
     values = [str(value) for value in classes]
     names = values if class_names is None else list(class_names)
@@ -254,20 +274,21 @@ def _result(
         raise ValueError(
             f"In no case do a label of {source} and its clean label overlap, so that there is a boundary to compare."
         )
-    bias = boundary_bias(displacements, tolerance=limit)
+    displacements *= np.array([row["voxel"] for row in rows])[:, None] / voxel
     result: dict[str, Any] = {}
     for k, name in enumerate(names):
+        bias = ClassBias.of(displacements[:, k], limit / voxel)
         rates = presence_rates(drawn[:, k].tolist(), present[:, k].tolist())
         result[name] = {
             "value": classes[k],
             "dice": float(scores[:, k].mean()),
-            "bias": float(bias.mean[k]),
-            "interval": bias.interval[k].tolist(),
-            "bias_voxels": float(bias.mean[k] / voxel),
-            "verdict": bias.verdict[k],
-            "cases_used": int(bias.num_used[k]),
-            "cases_skipped": int(bias.num_skipped[k]),
-            "half_width_by_cases": half_widths(bias, k),
+            "bias": bias.mean * voxel,
+            "interval": [end * voxel for end in bias.interval],
+            "bias_voxels": bias.mean,
+            "verdict": bias.verdict,
+            "cases_used": bias.num_used,
+            "cases_skipped": bias.num_skipped,
+            "half_width_by_cases": half_widths(bias.spread * voxel, bias.num_used),
             "spurious": [rates.num_spurious, rates.num_absent],
             "spurious_interval": list(rates.spurious_interval),
             "missed": [rates.num_missed, rates.num_present],
@@ -279,7 +300,7 @@ def _result(
             "dice": dict(zip(names, score.tolist(), strict=True)),
             "displacement": dict(zip(names, displacement.tolist(), strict=True)),
         }
-        for row, score, displacement in zip(rows, scores, displacements, strict=True)
+        for row, score, displacement in zip(rows, scores, displacements * voxel, strict=True)
     ]
     return {
         "unit": "mm" if in_mm else "voxels",

@@ -1,11 +1,12 @@
-"""Folders of predictions, labels and a few clean labels: corrected labels beside the originals."""
+"""Folders of labels and a few clean labels, with or without predictions: corrected labels beside the originals."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,55 +17,66 @@ from monai.config import PathLike
 from rich.progress import track
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.data.audit import LabelFile
+from monai_sc.correction.label import DIFFERS, EMPTIED, Corrected
+from monai_sc.data.audit import check_tolerance
 from monai_sc.data.cases import LazyCases
-from monai_sc.data.correction_folders import CorrectionFolders
+from monai_sc.data.correction_folders import UNKNOWN, ClassLabel, CorrectionFolders
+from monai_sc.data.correction_words import class_notes, done_words, source_of
 from monai_sc.data.durable import naming, sha256, sync_folder, write_synced
 from monai_sc.data.label_files import file_suffix, write_values_like
 from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import find_prediction
 from monai_sc.data.simulation.masks import find_masks, refuse_names
 from monai_sc.functional.dice import dice
+from monai_sc.wording import counted
 
 SAMPLE = 50  # labels from which the offset of the labels is learnt
 REPORT, MANIFEST = "report.json", "manifest.jsonl"
-REFUSED = "refused"  # of a row: how often a shift would have left too little, by class
+REFUSED, OTHERS = "refused", "others"  # of a row: refused shifts by class, and values of no class
 
 
 def correct_folder(
-    predictions: PathLike,
     labels: PathLike,
     clean: PathLike,
     out: PathLike,
     *,
+    predictions: PathLike | None = None,
     kind: str | None = None,
     trusted: PathLike | None = None,
     class_names: Sequence[str] | None = None,
     ignore_value: int | None = None,
     max_shift_mm: float | None = None,
+    tolerance: float | None = None,
     representation: str = "auto",
     shape_weight: float = 0.5,
     presence: bool = True,
     progress: bool = True,
     part: Part | None = None,
 ) -> dict[str, Any]:
-    """Correct a folder of labels by predictions of a network that learnt from them, and a few clean labels.
+    """Correct a folder of labels by a few clean labels, and by predictions of a network if there are some.
+
+    Without predictions, labels are moved by what the cases with both labels say of the bias. With them, the network's
+    labels are compared with moved and with given ones, and the best take their place, class by class, where cases that
+    had no say speak for it (:py:class:`~monai_sc.correction.SpatialCorrector`).
 
     Args:
-        predictions: one file per label and per clean label, of the same name up to the suffix
-            (:py:func:`monai_sc.data.predictions.load_prediction` says which): best of cases that the network has not
-            seen (cross-validation), at least for the clean ones.
-        labels: folder of label maps of 0 (background) and 1, 2, ..., or of masks of 0 and 1; only read.
+        labels: folder of label maps, or of masks of one value; only read.
         clean: folder of a few clean ones, of the same cases or of others; only read. A case that has a clean label gets
-            it for its corrected one.
+            it for its corrected one. Without predictions, only cases with both labels say something of the bias.
         out: a new or empty folder, not within the others: the corrected labels under the same names, with type, dtype
             and geometry of the label; ``report.json`` and ``manifest.jsonl``. It is there when all is done, or not at
             all.
-        kind: ``"logits"`` or ``"probabilities"``, where the files do not say it.
+        predictions: of a network that learnt from the labels; one file per label and per clean label, of the same name
+            up to the suffix (:py:func:`monai_sc.data.predictions.load_prediction` says which): best of cases that the
+            network has not seen (cross-validation), at least for the clean ones. Labels are then maps of 0
+            (background) and 1, 2, ..., or masks.
+        kind: ``"logits"`` or ``"probabilities"``, where the files of ``predictions`` do not say it.
         trusted: folder of masks of the same names, for some of the cases; where one is not 0, the label stays.
-        class_names: for the report.
+        class_names: for the report, in the order of the values; the values by default.
         ignore_value: value of unknown voxels; they do not count, and stay.
         max_shift_mm: no boundary moves farther, in mm (in voxels where files have no geometry).
+        tolerance: a bias up to it does no harm, in the same unit; one voxel by default, as for
+            :py:func:`~monai_sc.data.audit_folder`.
         representation: as of :py:class:`~monai_sc.correction.SpatialCorrector`.
         shape_weight: the same.
         presence: the same.
@@ -74,34 +86,40 @@ def correct_folder(
             part that failed goes on from there, whatever the number of parts.
 
     Returns:
-        The report, as in ``report.json``: that of the corrector, ``unit``, ``values`` (of the classes in the files),
-        ``labels_kept`` (classes whose labels stay,
-        since the cases with both labels would be worse corrected), ``both`` (mean Dice by class of the given and of
-        the corrected labels of these cases, against the clean ones), and ``voxels_changed`` by class. Empty for a part
-        that ends before all labels are corrected.
+        The report, as in ``report.json``: that of the corrector, in whose ``classes`` each has ``done`` and ``notes``,
+        sentences; ``unit``, ``output`` and ``values`` (of the classes in the files); ``cases``, ``pairs`` (with both
+        labels) and ``redrawn`` (which got their clean label), numbers of labels; ``unused``, clean labels that say
+        nothing; by class ``moved`` (``"keep"``, ``"move"``, ``"blend"`` or ``"predict"``), ``voxels_changed`` and
+        ``refused`` (shifts that would have left too little); ``to_check``, each with ``case``, ``class`` and
+        ``reason``; ``other_values``, by value of no class in how many labels it stays; and ``settings``. Empty for a
+        part that ends before all labels are corrected.
 
     Raises:
-        ValueError: when folders or files do not fit each other.
+        ValueError: when folders or files do not fit each other, or no case has both labels and there are no
+            predictions.
         FileNotFoundError: when a folder or a prediction does not exist.
         OSError: naming the file that the disk cannot take.
     """
     part = part or Part()
+    check_tolerance(tolerance)
     target = Path(out)
-    sources = [Path(p) for p in (predictions, labels, clean, *([trusted] if trusted is not None else []))]
-    refuse_source_folders(target, sources)
-    label_names = find_masks(sources[1])[0]
-    refuse_names(sources[1], label_names, (REPORT, MANIFEST))
+    named = {"labels": labels, "clean": clean, "predictions": predictions, "trusted": trusted}
+    sources = {name: Path(folder) for name, folder in named.items() if folder is not None}
+    refuse_source_folders(target, list(sources.values()))
+    label_names = find_masks(sources["labels"])[0]
+    refuse_names(sources["labels"], label_names, (REPORT, MANIFEST))
     if not part.own(label_names):
         return {}  # there are more parts than labels
     _refuse_used(target)
     if kind not in (None, "logits", "probabilities"):
         raise ValueError(f"kind must be 'logits' or 'probabilities', got {kind!r}.")
-    folders = CorrectionFolders(
-        sources[0], sources[1], sources[2], None if trusted is None else sources[3], kind, ignore_value
-    )
-    names = list(class_names) if class_names is not None else [str(k + 1) for k in range(folders.num_classes)]
+    folders = CorrectionFolders(**sources, kind=kind, ignore=ignore_value)
+    names = list(class_names) if class_names is not None else [str(value) for value in folders.values]
     if len(names) != folders.num_classes:
-        raise ValueError(f"class_names must name {folders.num_classes} classes, got {names}.")
+        values = ", ".join(map(str, folders.values))
+        raise ValueError(
+            f"class_names must name {counted(folders.num_classes, 'class')}, of the values {values}, got {names}."
+        )
     corrector = SpatialCorrector(
         names,
         output=folders.output,
@@ -110,27 +128,34 @@ def correct_folder(
         shape_weight=shape_weight,
         presence=presence,
         max_shift=max_shift_mm,
-        ignore_value=ignore_value,
+        tolerance=folders.voxel_of_pairs if tolerance is None else tolerance,
+        ignore_value=UNKNOWN,
     )
-    asked = {
+    settings = {
         "monai_sc": version("monai-sc"),
-        "sources": [str(source) for source in sources],
+        **{name: str(sources[name]) if name in sources else None for name in named},
         "kind": kind,
         "class_names": names,
         "ignore_value": ignore_value,
         "max_shift_mm": max_shift_mm,
+        "tolerance": corrector.tolerance,
         "representation": representation,
+        "gamma": corrector.gamma,
+        "metric": corrector.metric,
+        "region": corrector.region,
         "shape_weight": shape_weight,
         "presence": presence,
+        "seed": None,  # nothing is drawn
     }
     hidden = target.resolve().with_name(f".{target.resolve().name[:100]}.")
-    exchange = Exchange(Path(f"{hidden}{key_of(asked, folders.files())}"), part, target)
+    exchange = Exchange(Path(f"{hidden}{key_of(settings, folders.files())}"), part, target)
     hidden.parent.mkdir(parents=True, exist_ok=True)
     if exchange.is_needed:
-        return _correct_part(exchange, corrector, folders, target, progress)
+        return _correct_part(exchange, _Correction(corrector, folders, target, settings), progress)
     partial = Path(tempfile.mkdtemp(prefix=hidden.name, dir=hidden.parent))
     try:
-        correction = _Correction.fitted(corrector, folders, target, progress)
+        correction = _Correction(corrector, folders, target, settings)
+        correction.fit(progress)
         bar = track(folders.names, "Correcting labels", disable=not progress)
         rows = [correction.correct(name, partial, partial) for name in bar]
         return correction.finish(rows, partial)
@@ -139,23 +164,22 @@ def correct_folder(
         raise
 
 
-def _correct_part(
-    exchange: Exchange, corrector: SpatialCorrector, folders: CorrectionFolders, target: Path, progress: bool
-) -> dict[str, Any]:
+def _correct_part(exchange: Exchange, correction: _Correction, progress: bool) -> dict[str, Any]:
     """Correct the labels of a part, and return the report if it is the last to end."""
     with exchange.claimed():
-        _refuse_used(target)  # another part may have ended meanwhile
+        _refuse_used(correction.target)  # another part may have ended meanwhile
         partial = exchange.folder / "labels"
         partial.mkdir(exist_ok=True)
-        correction = _Correction.fitted(corrector, folders, target, progress)
+        correction.fit(progress)
         done = exchange.rows()
-        own = [name for name in exchange.part.own(folders.names) if name not in done]
+        names = correction.folders.names
+        own = [name for name in exchange.part.own(names) if name not in done]
         with exchange.noting() as note:
             for name in track(own, "Correcting labels", disable=not progress):
                 row = correction.correct(name, partial, exchange.scratch)
-                with naming(target / name):
+                with naming(correction.target / name):
                     note(row)
-        with exchange.gathered(folders.names) as rows:
+        with exchange.gathered(names) as rows:
             if not rows:
                 return {}
             report = correction.finish(rows, partial)
@@ -195,91 +219,50 @@ def _put_in_place(partial: Path, target: Path) -> None:
     sync_folder(target.resolve().parent)
 
 
-def _fit(corrector: SpatialCorrector, folders: CorrectionFolders, progress: bool) -> bool:
-    """Fit on the clean labels and on a sample of the given ones, and say whether all sizes are known in mm."""
-    clean = folders.clean_names
-    in_mm = all(folders.clean_label(name).in_mm for name in clean)
-    spacings = [folders.clean_label(name).spacing if in_mm else None for name in clean]
-    corrector.fit(
-        LazyCases(lambda name: folders.prediction(name, folders.clean_label(name)), clean),
-        LazyCases(lambda name: folders.clean_label(name).values[None], clean),
-        spacing=spacings,
-    )
-    chosen = np.unique(np.linspace(0, len(folders.names) - 1, min(SAMPLE, len(folders.names))).round().astype(int))
-    sample = [folders.names[i] for i in chosen]
-    if corrector.shape_weight:
-        corrector.fit_given(
-            LazyCases(lambda name: folders.prediction(name, folders.label(name)), sample),
-            LazyCases(
-                lambda name: folders.label(name).values[None],
-                list(track(sample, "Comparing predictions with labels", disable=not progress)),
-            ),
-            spacing=[folders.label(name).spacing if in_mm else None for name in sample],
-        )
-    corrector.refused = [0] * len(corrector.class_names)
-    return in_mm
-
-
-def _corrected(corrector: SpatialCorrector, folders: CorrectionFolders, name: str, given: LabelFile) -> np.ndarray:
-    label = corrector.transform(
-        folders.prediction(name, given),
-        given=given.values[None],
-        trusted=folders.trust(name, given),
-        spacing=given.spacing if given.in_mm else None,
-    )
-    return np.asarray(label[0])
-
-
-def _judge(corrector: SpatialCorrector, folders: CorrectionFolders) -> tuple[dict[str, Any], list[bool]]:
-    """Compare corrected and given labels where a clean one is known, and say which classes had better stay."""
-    both = [name for name in folders.names if name in set(folders.clean_names)]
-    classes = range(1, folders.num_classes + 1)
-    before, after = [], []
-    for name in both:
-        given = folders.label(name)
-        true = folders.clean_of(name, given)
-        unknown = true.ignored(folders.ignore_value)
-        masks = [given.masks(classes), true.masks(classes)]
-        corrected = _corrected(corrector, folders, name, given)
-        ignored = None if unknown is None else np.broadcast_to(unknown, masks[0].shape)
-        before.append(dice(masks[0], masks[1], ignored))
-        after.append(dice(np.stack([corrected == k for k in classes]), masks[1], ignored))
-    corrector.refused = [0] * len(corrector.class_names)
-    if not both:
-        return {"cases": 0}, [False] * folders.num_classes
-    means = [np.mean(values, axis=0) for values in (before, after)]
-    by_name = [dict(zip(corrector.class_names, mean.tolist(), strict=True)) for mean in means]
-    kept = [bool(lost) for lost in means[1] < means[0]]
-    return {"cases": len(both), "given": by_name[0], "corrected": by_name[1]}, kept
-
-
 @dataclass(frozen=True)
 class _Correction:
-    """A corrector that knows what to do with the labels.
+    """What one call does with the labels.
 
     Attributes:
-        corrector: fitted.
+        corrector: to be fitted.
         folders: of the files.
         target: the folder for the result.
-        in_mm: whether all sizes are known in mm.
-        both: how given and corrected labels compare with clean ones.
-        kept: for each class, whether its labels had better stay.
+        settings: of the call.
     """
 
     corrector: SpatialCorrector
     folders: CorrectionFolders
     target: Path
-    in_mm: bool
-    both: dict[str, Any]
-    kept: list[bool]
+    settings: Mapping[str, Any]
 
-    @classmethod
-    def fitted(
-        cls, corrector: SpatialCorrector, folders: CorrectionFolders, target: Path, progress: bool
-    ) -> _Correction:
-        """Fit the corrector, and judge it."""
-        in_mm = _fit(corrector, folders, progress)
-        return cls(corrector, folders, target, in_mm, *_judge(corrector, folders))
+    def fit(self, progress: bool) -> None:
+        """Fit the corrector on the clean labels, and on a sample of the given ones if there are predictions."""
+        corrector, folders = self.corrector, self.folders
+        predicted = folders.predictions is not None
+
+        def predictions(names: Sequence[str], read: Callable[[str], ClassLabel]) -> LazyCases:
+            return LazyCases(lambda name: folders.prediction(name, read(name).file), names)
+
+        fitted = folders.fitted
+        corrector.fit(
+            predictions(fitted, folders.clean_label) if predicted else None,
+            LazyCases(lambda name: folders.clean_label(name).values[None], fitted),
+            given=LazyCases(lambda name: folders.label(name).values[None] if name in folders.pairs else None, fitted),
+            spacing=folders.spacings,
+        )
+        if not predicted or not (corrector.shape_weight or corrector.representation == "auto"):
+            return
+        names = folders.names
+        chosen = np.unique(np.linspace(0, len(names) - 1, min(SAMPLE, len(names))).round().astype(int))
+        sample = [names[i] for i in chosen]
+        corrector.fit_given(
+            predictions(sample, folders.label),
+            LazyCases(
+                lambda name: folders.label(name).values[None],
+                list(track(sample, "Comparing predictions with labels", disable=not progress)),
+            ),
+            spacing=[self._spacing(folders.label(name)) for name in sample],
+        )
 
     def correct(self, name: str, partial: Path, scratch: Path) -> dict[str, Any]:
         """Write the corrected label of a case into ``partial``, by way of a file in ``scratch``, and return its row.
@@ -288,65 +271,104 @@ class _Correction:
             OSError: naming the file, when the disk cannot take it.
         """
         folders, given = self.folders, self.folders.label(name)
-        self.corrector.refused = [0] * folders.num_classes
-        clean = name in set(folders.clean_names)
-        label = self._clean(name, given) if clean else self._corrected(name, given)
-        written = np.where(label == 1, folders.foreground, label) if folders.foreground != 1 else label
-        file, staged = partial / name, scratch / f".staged{file_suffix(given.path)}"
+        if name in folders.clean_names:
+            label, sources = self._clean(name, given), ["clean"] * folders.num_classes
+            refused, to_check = [0] * folders.num_classes, {}
+        else:
+            label, result = self._corrected(name, given)
+            refused, to_check = result.refused, result.to_check
+            sources = [self._source(k, to_check.get(k, "")) for k in range(folders.num_classes)]
+        file, staged = partial / name, scratch / f".staged{file_suffix(given.file.path)}"
         with naming(self.target / name):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_values_like(written, staged, given.path, name="label")
+            write_values_like(folders.as_file(label, given), staged, given.file.path, name="label")
             staged.replace(file)
             sync_folder(file.parent)
-        masks = [np.stack([values == k + 1 for k in range(folders.num_classes)]) for values in (label, given.values)]
-        changed = [int((now != before).sum()) for now, before in zip(*masks, strict=True)]
+        masks = [given.masks(folders.num_classes), np.stack([label == k + 1 for k in range(folders.num_classes)])]
+        changed = [int((now != before).sum()) for before, now in zip(*masks, strict=True)]
+        others = [] if given.others is None else np.unique(given.file.values[given.others]).tolist()
         return {
             "case": name,
-            "source": "clean" if clean else "corrected",
-            "label": {"path": str(given.path.absolute()), "sha256": sha256(given.path)},
-            "prediction": str(find_prediction(folders.predictions, name)),
+            "source": {"clean": "clean", "keep": "given"}.get("".join(set(sources)), "corrected"),
+            "sources": self._by_name(sources),
+            "label": {"path": str(given.file.path.absolute()), "sha256": sha256(given.file.path)},
+            "prediction": None if folders.predictions is None else str(find_prediction(folders.predictions, name)),
             "voxels_changed": self._by_name(changed),
             "dice_to_given": self._by_name(dice(*masks).round(6).tolist()),
-            REFUSED: list(self.corrector.refused),
+            "to_check": {self.corrector.class_names[k]: reason for k, reason in to_check.items()},
+            REFUSED: list(refused),
+            OTHERS: [int(value) for value in others],
         }
 
     def finish(self, rows: Sequence[Mapping[str, Any]], partial: Path) -> dict[str, Any]:
         """Write the manifest and the report beside the labels, put all in place, and return the report."""
-        entries = [{key: value for key, value in row.items() if key != REFUSED} for row in rows]
+        entries = [{key: value for key, value in row.items() if key not in (REFUSED, OTHERS)} for row in rows]
         write_synced(partial / MANIFEST, "".join(json.dumps(entry) + "\n" for entry in entries))
-        corrector, names = self.corrector, self.corrector.class_names
-        corrector.refused = [sum(counts) for counts in zip(*(row[REFUSED] for row in rows), strict=True)]
-        stays = [keep or corrector.keeps_given(k) for k, keep in enumerate(self.kept)]
-        report = {
-            **corrector.report(),
-            "unit": "mm" if self.in_mm else "voxels",
-            "output": self.folders.output,
-            "values": self.folders.values,
-            "labels_kept": [name for name, keep in zip(names, stays, strict=True) if keep],
-            "both": self.both,
-            "voxels_changed": {name: sum(e["voxels_changed"][name] for e in entries) for name in names},
-            "cases": len(entries),
-            "monai_sc": version("monai-sc"),
-        }
+        report = self._report(entries, rows)
         write_synced(partial / REPORT, json.dumps(report, indent=2) + "\n")
         partial.chmod(0o755)
         _put_in_place(partial, self.target)
         return report
 
-    def _clean(self, name: str, given: LabelFile) -> np.ndarray:
-        """Return the clean label of a case, but for the voxels that stay."""
-        folders = self.folders
-        true = folders.clean_of(name, given)
-        stay = [m for m in (given.ignored(folders.ignore_value), true.ignored(folders.ignore_value)) if m is not None]
-        trusted = folders.trust(name, given)
-        stay += [trusted[0]] if trusted is not None else []
-        return np.where(np.any(stay, axis=0), given.values, true.values) if stay else true.values
+    def _report(self, entries: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        folders, names = self.folders, self.corrector.class_names
+        unit = "mm" if folders.in_mm else "voxels"
+        found = self.corrector.report()
+        found["options"]["ignore_value"] = self.settings["ignore_value"]
+        for row in found["classes"].values():
+            if (most := self.corrector.max_shift) is not None:
+                for key in ("correction", "move"):
+                    row[key]["shift"] = float(np.clip(row[key]["shift"], -most, most))
+            row["done"] = done_words(row, unit, len(folders.pairs))
+            row["notes"] = class_notes(row, unit)
+        others = Counter(value for row in rows for value in row[OTHERS])
+        return {
+            **found,
+            "unit": unit,
+            "output": folders.output,
+            "values": folders.values,
+            "cases": len(entries),
+            "pairs": len(folders.pairs),
+            "redrawn": sum(entry["source"] == "clean" for entry in entries),
+            "unused": [name for name in folders.clean_names if name not in folders.fitted],
+            "moved": {name: source_of(row) for name, row in found["classes"].items()},
+            "voxels_changed": {name: sum(e["voxels_changed"][name] for e in entries) for name in names},
+            "refused": self._by_name([sum(counts) for counts in zip(*(row[REFUSED] for row in rows), strict=True)]),
+            "to_check": [
+                {"case": entry["case"], "class": name, "reason": reason}
+                for entry in entries
+                for name, reason in entry["to_check"].items()
+            ],
+            "other_values": {str(value): others[value] for value in sorted(others)},
+            "settings": dict(self.settings),
+        }
 
-    def _corrected(self, name: str, given: LabelFile) -> np.ndarray:
-        """Return the corrected label of a case; of a class that stays, voxels neither come nor go."""
-        label = _corrected(self.corrector, self.folders, name, given)
-        stays = [k + 1 for k, keep in enumerate(self.kept) if keep]
-        return np.where(np.isin(given.values, stays) | np.isin(label, stays), given.values, label) if stays else label
+    def _clean(self, name: str, given: ClassLabel) -> np.ndarray:
+        """Return the clean label of a case, but for the voxels that stay."""
+        true = self.folders.clean_of(name, given)
+        trusted = self.folders.trust(name, given)
+        stays = [m for m in (None if trusted is None else trusted[0], true.stays) if m is not None]
+        return np.where(np.any(stays, axis=0), given.values, true.values) if stays else true.values
+
+    def _corrected(self, name: str, given: ClassLabel) -> tuple[np.ndarray, Corrected]:
+        """Return the corrected label of a case, and what is to be checked of it."""
+        label, result = self.corrector.correct(
+            self.folders.prediction(name, given.file),
+            given=given.filled()[None],
+            trusted=self.folders.trust(name, given),
+            spacing=self._spacing(given),
+        )
+        return np.where(given.stays, given.values, label[0]) if given.stays is not None else label[0], result
+
+    def _spacing(self, label: ClassLabel) -> tuple[float, ...] | None:
+        return label.file.spacing if self.folders.in_mm else None
+
+    def _source(self, k: int, reason: str) -> str:
+        """Return where the label of a class in a case comes from, which has that reason to be checked."""
+        fit = self.corrector.fits[k]
+        source = "move" if reason == DIFFERS else "keep" if reason == EMPTIED else fit.source
+        still = fit.move.representation == "none" or self.corrector.max_shift == 0
+        return "keep" if source == "move" and still else source
 
     def _by_name(self, values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(self.corrector.class_names, values, strict=True))

@@ -3,56 +3,193 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy import ndimage
 
+from monai_sc.correction.cases import unit_of
 from monai_sc.data.audit import LabelFile, load_label, refuse_other_types
 from monai_sc.data.predictions import find_prediction, load_prediction
 from monai_sc.data.simulation.masks import find_masks
 from monai_sc.functional.correction import ROUNDING
 
+UNKNOWN = -1  # in a label whose classes are 1, 2, ..., whatever the files call them
+
+
+@dataclass(frozen=True)
+class ClassLabel:
+    """A label with its classes as 1, 2, ...
+
+    Attributes:
+        file: what the file holds.
+        values: int16 ``(*spatial)``: 0, the classes, and :py:data:`UNKNOWN`.
+        others: boolean, where the file has a value of no class; ``None`` where it has none.
+    """
+
+    file: LabelFile
+    values: np.ndarray
+    others: np.ndarray | None = None
+
+    @property
+    def stays(self) -> np.ndarray | None:
+        """Where no voxel may change: of unknown ones and of other values; ``None`` where there is none."""
+        unknown = self.values == UNKNOWN
+        unknown = unknown if self.others is None else unknown | self.others
+        return unknown if unknown.any() else None
+
+    def filled(self) -> np.ndarray:
+        """Return the values with those of the nearest voxel that may change where none may.
+
+        A boundary to what is not known is none, and a class that is moved back must not retreat from it.
+        """
+        stays = self.stays
+        if stays is None or stays.all():
+            return self.values
+        nearest = ndimage.distance_transform_edt(
+            stays, sampling=self.file.spacing, return_distances=False, return_indices=True
+        )
+        return np.asarray(self.values[tuple(nearest)])
+
+    def masks(self, num_classes: int) -> np.ndarray:
+        """Return a boolean mask ``(classes, *spatial)`` for each class."""
+        return np.stack([self.values == k + 1 for k in range(num_classes)])
+
 
 class CorrectionFolders:
-    """What the files of one call are, and how to read them."""
+    """What the files of one call are, and how to read them.
+
+    Args:
+        labels: folder.
+        clean: folder.
+        predictions: folder, or none.
+        trusted: folder, or none.
+        kind: of predictions whose files do not say it.
+        ignore: value of unknown voxels.
+
+    Attributes:
+        names: of the labels.
+        clean_names: of the clean labels.
+        pairs: of the cases that have both.
+        fitted: of the clean cases that say something: all where there are predictions, else those with both labels.
+        in_mm: whether these files say how large a voxel is.
+        spacings: of ``fitted``.
+        values: of the classes in the files, in the order of the classes.
+        output: ``"sigmoid"`` for one class, or ``"softmax"``.
+        probabilities: whether predictions are probabilities.
+
+    Raises:
+        ValueError: when the files do not fit each other.
+        FileNotFoundError: when there is no prediction of a case.
+    """
 
     def __init__(
-        self, predictions: Path, labels: Path, clean: Path, trusted: Path | None, kind: str | None, ignore: int | None
+        self,
+        labels: Path,
+        clean: Path,
+        *,
+        predictions: Path | None = None,
+        trusted: Path | None = None,
+        kind: str | None = None,
+        ignore: int | None = None,
     ) -> None:
         self.predictions, self.labels, self.clean, self.trusted = predictions, labels, clean, trusted
         self.kind = kind
         self.ignore_value = ignore
-        self.foreground = 1
         self.names = find_masks(labels)[0]
         self.clean_names = find_masks(clean)[0]
-        for name in dict.fromkeys([*self.names, *self.clean_names]):
-            find_prediction(predictions, name)  # told now, not after an hour
+        if predictions is not None:
+            for name in dict.fromkeys([*self.names, *self.clean_names]):
+                find_prediction(predictions, name)  # told now, not after an hour
         refuse_other_types(self.names, self.clean_names)
         if trusted is not None:
             unknown = sorted(set(find_masks(trusted)[0]) - set(self.names))
             if unknown:
                 raise ValueError(f"trusted must hold masks with the names of labels, got {unknown[0]}.")
-        self.values: list[int] = []
-        first = self.clean_label(self.clean_names[0])
-        sample = load_prediction(find_prediction(predictions, self.clean_names[0]), first.values.shape, first.affine)
+        known = set(self.clean_names)
+        self.pairs = [name for name in self.names if name in known]
+        self.fitted = self.pairs if predictions is None else self.clean_names
+        self.probabilities = False
+        self.channels = 0
+        if predictions is None:
+            self._refuse_without_pairs()
+        self._read_clean()
+        if predictions is None:
+            self.values = self._values_of_pairs()
+            # a mask of 255 has no other value, in which an edge that was smoothed may have many
+            self.has_others = len(self.values) > 1 or self.values == [1]
+        else:
+            self.values = self._values_of_channels(predictions)
+            self.has_others = False
+        self.output = "sigmoid" if len(self.values) == 1 and self.channels < 2 else "softmax"
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.values)
+
+    def _refuse_without_pairs(self) -> None:
+        if self.kind is not None:
+            raise ValueError(f"kind says what predictions hold, and needs them, got {self.kind!r} without.")
+        if not self.pairs:
+            raise ValueError(
+                f"{self.labels} and {self.clean} must have at least one case in common where there are no predictions, "
+                f"got {self.names[0]} there and {self.clean_names[0]} here; let an expert draw some of the labels "
+                "again, under their names, or give predictions of all cases."
+            )
+
+    def _read_clean(self) -> None:
+        """Learn what values and voxels the clean labels have, and the given ones beside them."""
+        self._drawn: dict[str, list[int]] = {}
+        self._clean: dict[str, list[int]] = {}
+        sizes = []
+        for name in self.fitted:
+            given = load_label(self.labels, name) if name in self.pairs else None
+            true = load_label(self.clean, name, given)
+            sizes.append((true.in_mm, true.spacing))
+            self._clean[name] = true.classes(self.ignore_value)
+            if given is not None:
+                self._drawn[name] = given.classes(self.ignore_value)
+        self.in_mm = all(in_mm for in_mm, _ in sizes)
+        self.spacings = [spacing if self.in_mm else None for _, spacing in sizes]
+
+    def _values_of_pairs(self) -> list[int]:
+        """Return the values that the labels of the cases with both hold, as an audit does."""
+        drawn, clean = ({value for own in found.values() for value in own} for found in (self._drawn, self._clean))
+        if not drawn & clean:
+            raise ValueError(
+                f"{self.labels} and {self.clean} must hold the same classes, got the values {sorted(drawn)} and "
+                f"{sorted(clean)} in the cases that both have."
+            )
+        return sorted(clean) if len(clean) == 1 and clean != {1} else sorted(drawn | clean)
+
+    def _values_of_channels(self, predictions: Path) -> list[int]:
+        """Return the values of the classes that predictions and clean labels have."""
+        first = load_label(self.clean, self.clean_names[0])
+        file = find_prediction(predictions, self.clean_names[0])
+        sample = load_prediction(file, first.values.shape, first.affine)
         self.channels = len(sample.values)
         self.probabilities = self._kind_of(sample.are_probabilities, self.clean_names[0])
-        values = sorted({v for name in self.clean_names for v in self.clean_label(name).classes(ignore)})
+        values = sorted({value for own in self._clean.values() for value in own})
         if len(values) == 1 and self.channels <= 2:  # binary masks, perhaps of 0 and 255
-            self.foreground, values = values[0], [1]
+            return values
         highest = values[-1] if values else 1
         if self.channels == 1 and highest == 1:
-            self.output, self.num_classes = "sigmoid", 1
-        elif self.channels > 1 and highest < self.channels:
-            self.output, self.num_classes = "softmax", self.channels - 1
-        else:
-            first_with_it = next(name for name in self.clean_names if highest in self.clean_label(name).values)
-            raise ValueError(
-                "Predictions must have one channel per value of the labels, the background among them (or one channel "
-                f"for labels of 0 and 1), got {self.channels} channels for labels up to {highest}, as in "
-                f"{self.clean / first_with_it}."
-            )
-        self.values = list(range(1, self.num_classes + 1)) if self.foreground == 1 else [self.foreground]
+            return [1]
+        if self.channels > 1 and highest < self.channels:
+            return list(range(1, self.channels))
+        first_with_it = next(name for name in self.clean_names if highest in self._clean[name])
+        raise ValueError(
+            "Predictions must have one channel per value of the labels, the background among them (or one channel "
+            f"for labels of 0 and 1), got {self.channels} channels for labels up to {highest}, as in "
+            f"{self.clean / first_with_it}."
+        )
+
+    @property
+    def voxel_of_pairs(self) -> float | None:
+        """The length of a voxel, as an audit of the same labels has it; ``None`` without pairs, or unknown."""
+        return unit_of([size for name, size in zip(self.fitted, self.spacings, strict=True) if name in self.pairs])
 
     def files(self) -> Iterator[Path]:
         """Return all files that a correction reads."""
@@ -61,8 +198,9 @@ class CorrectionFolders:
             if self.trusted is not None and (self.trusted / name).is_file():
                 yield self.trusted / name
         yield from (self.clean / name for name in self.clean_names)
-        for name in dict.fromkeys([*self.names, *self.clean_names]):
-            yield find_prediction(self.predictions, name)
+        if self.predictions is not None:
+            for name in dict.fromkeys([*self.names, *self.clean_names]):
+                yield find_prediction(self.predictions, name)
 
     def _kind_of(self, known: bool | None, name: str) -> bool:
         if known is not None:
@@ -78,30 +216,47 @@ class CorrectionFolders:
             )
         return self.kind == "probabilities"
 
-    def clean_label(self, name: str) -> LabelFile:
+    def clean_label(self, name: str) -> ClassLabel:
+        """Return a clean label."""
         return self._mapped(load_label(self.clean, name))
 
-    def label(self, name: str) -> LabelFile:
+    def label(self, name: str) -> ClassLabel:
+        """Return a given label."""
         return self._mapped(load_label(self.labels, name))
 
-    def clean_of(self, name: str, given: LabelFile) -> LabelFile:
+    def clean_of(self, name: str, given: ClassLabel) -> ClassLabel:
         """Return the clean label of a case that has both."""
-        return self._mapped(load_label(self.clean, name, given))
+        return self._mapped(load_label(self.clean, name, given.file))
 
-    def _mapped(self, label: LabelFile) -> LabelFile:
-        """Return a label with the classes as 1, 2, ..., and refuse other values."""
-        if self.values:
-            unknown = sorted(set(label.classes(self.ignore_value)) - set(self.values))
-            if unknown:
-                raise ValueError(
-                    f"Label {label.path} must hold 0 and {', '.join(map(str, self.values))} only, got {unknown[0]}; "
-                    "give ignore_value, or make the values the same in all files."
-                )
-        if self.foreground != 1:
-            label.values = np.where(label.values == self.foreground, 1, label.values)
-        return label
+    def _mapped(self, label: LabelFile) -> ClassLabel:
+        """Return a label with its classes as 1, 2, ..., and refuse other values, unless there may be some."""
+        others = sorted(set(label.classes(self.ignore_value)) - set(self.values))
+        if others and not self.has_others:
+            raise ValueError(
+                f"Label {label.path} must hold 0 and {', '.join(map(str, self.values))} only, got {others[0]}; "
+                "give ignore_value, or make the values the same in all files."
+            )
+        values = np.zeros(label.values.shape, dtype=np.int16)
+        for k, value in enumerate(self.values, 1):
+            values[label.values == value] = k
+        if self.ignore_value is not None:
+            values[label.values == self.ignore_value] = UNKNOWN
+        return ClassLabel(label, values, np.isin(label.values, others) if others else None)
 
-    def prediction(self, name: str, like: LabelFile) -> np.ndarray:
+    def as_file(self, label: np.ndarray, given: ClassLabel) -> np.ndarray:
+        """Return a label ``(*spatial)`` of 0 and the classes with the values of the files; what must stay stays."""
+        written = np.asarray([0, *self.values])[np.maximum(label, 0)]
+        stays = label == UNKNOWN if given.stays is None else given.stays | (label == UNKNOWN)
+        return np.where(stays, given.file.values, written)
+
+    def prediction(self, name: str, like: LabelFile) -> np.ndarray | None:
+        """Return the prediction of a case, ``None`` where there are none.
+
+        Raises:
+            ValueError: when it does not fit.
+        """
+        if self.predictions is None:
+            return None
         file = find_prediction(self.predictions, name)
         found = load_prediction(file, like.values.shape, like.affine)
         if len(found.values) != self.channels:
@@ -115,7 +270,10 @@ class CorrectionFolders:
             )
         return found.values
 
-    def trust(self, name: str, like: LabelFile) -> np.ndarray | None:
-        if self.trusted is None or not (self.trusted / name).is_file():
-            return None
-        return np.asarray(load_label(self.trusted, name, like).values[None] != 0)
+    def trust(self, name: str, like: ClassLabel) -> np.ndarray | None:
+        """Return where the label of a case stays ``(1, *spatial)``, ``None`` where it may change everywhere."""
+        stays = like.stays
+        if self.trusted is not None and (self.trusted / name).is_file():
+            trusted = np.asarray(load_label(self.trusted, name, like.file).values != 0)
+            stays = trusted if stays is None else stays | trusted
+        return None if stays is None else stays[None]

@@ -51,8 +51,11 @@ def folders(tmp_path):
     return tmp_path
 
 
-def arguments(folders):
-    return [str(folders / name) for name in ("predictions", "labels", "clean", "out")]
+def corrected(folders, *, labels="labels", clean="clean", out="out", predictions="predictions", **options):
+    """Correct the labels of a folder of folders."""
+    if predictions is not None:
+        options["predictions"] = str(folders / predictions)
+    return correct_folder(*(str(folders / name) for name in (labels, clean, out)), progress=False, **options)
 
 
 def mean_dice(first, second, value=1):
@@ -65,7 +68,7 @@ def mean_dice(first, second, value=1):
 
 def test_labels_that_are_too_large_are_corrected_and_keep_their_headers(folders):
     before = contents(folders)
-    report = correct_folder(*arguments(folders), progress=False)
+    report = corrected(folders)
     assert {f: h for f, h in contents(folders).items() if not f.startswith("out/")} == before
     assert mean_dice(folders / "labels", folders / "truth") < 0.8
     assert mean_dice(folders / "out", folders / "truth") > 0.93
@@ -78,9 +81,13 @@ def test_labels_that_are_too_large_are_corrected_and_keep_their_headers(folders)
     assert one["verdict"] == "biased"
     assert one["bias"] == pytest.approx(-2, abs=0.4)
     assert report["unit"] == "mm"
-    assert report["both"]["cases"] == 3
-    assert report["both"]["corrected"]["1"] > report["both"]["given"]["1"]
-    assert report["labels_kept"] == ["2"]  # nothing speaks against it
+    assert (report["pairs"], report["redrawn"]) == (3, 3)
+    assert one["bias_of"] == "labels"
+    assert one["held_out"]["after"] > one["held_out"]["before"] + 0.1
+    assert report["moved"]["1"] == "move"
+    assert report["moved"]["2"] == "keep"  # it would not gain
+    assert report["to_check"] == []
+    assert report["settings"]["shape_weight"] == 0.5
     assert json.loads((folders / "out" / "report.json").read_text()) == report
     entries = [json.loads(line) for line in (folders / "out" / "manifest.jsonl").read_text().splitlines()]
     assert [entry["source"] for entry in entries] == ["clean"] * 3 + ["corrected"] * 3
@@ -89,16 +96,15 @@ def test_labels_that_are_too_large_are_corrected_and_keep_their_headers(folders)
 
 
 def test_logits_as_nifti_give_what_probabilities_give(folders):
-    correct_folder(*arguments(folders), progress=False)
+    corrected(folders)
     (folders / "logits").mkdir()
     for file in (folders / "predictions").glob("*.npz"):
         probabilities = np.load(file)["probabilities"].transpose(0, 3, 2, 1)
         logits = np.moveaxis(np.log(np.clip(probabilities, 1e-6, 1 - 1e-6)), 0, -1)
         nib.save(nib.Nifti1Image(logits.astype(np.float32), AFFINE), folders / "logits" / f"{file.stem}.nii.gz")
-    given = [str(folders / name) for name in ("logits", "labels", "clean", "second")]
     with pytest.raises(ValueError, match=r"^kind must be 'logits' or 'probabilities' for predictions such as .*case0"):
-        correct_folder(*given, progress=False)
-    correct_folder(*given, kind="logits", progress=False)
+        corrected(folders, predictions="logits", out="second")
+    corrected(folders, predictions="logits", out="second", kind="logits")
     assert mean_dice(folders / "out", folders / "second") > 0.999
 
 
@@ -107,8 +113,9 @@ def test_classes_that_would_be_worse_stay(folders):
     for k in range(3):
         true = nib.load(folders / "truth" / f"case{k}.nii.gz")
         nib.save(true, folders / "labels" / f"case{k}.nii.gz")
-    report = correct_folder(*arguments(folders), progress=False)
-    assert "1" in report["labels_kept"]
+    report = corrected(folders)
+    assert report["moved"]["1"] == "keep"
+    assert "no correction makes held-out labels clearly better" in report["classes"]["1"]["done"]
     for k in range(3, 6):
         a, b = (nib.load(folders / part / f"case{k}.nii.gz").get_fdata() for part in ("labels", "out"))
         np.testing.assert_array_equal(a, b)
@@ -123,7 +130,7 @@ def test_trusted_and_ignored_voxels_stay(folders):
     values = np.asarray(label.dataobj).copy()
     values[:, 20:] = 255
     nib.save(nib.Nifti1Image(values, AFFINE, label.header), folders / "labels" / "case5.nii.gz")
-    correct_folder(*arguments(folders), trusted=folders / "trusted", ignore_value=255, progress=False)
+    corrected(folders, trusted=folders / "trusted", ignore_value=255)
     given, out = (nib.load(folders / part / "case4.nii.gz").get_fdata() for part in ("labels", "out"))
     np.testing.assert_array_equal(given[:20], out[:20])
     assert (given[20:] != out[20:]).any()
@@ -143,7 +150,7 @@ def test_pictures_with_255_and_one_channel_are_corrected(tmp_path):
         if k < 2:
             Image.fromarray(((phi <= 0) * 255).astype(np.uint8)).save(tmp_path / "clean" / f"p{k}.png")
         np.savez(tmp_path / "predictions" / f"p{k}.npz", logits=(4 - phi)[None, None].astype(np.float32))
-    report = correct_folder(*arguments(tmp_path), class_names=["disc"], progress=False)
+    report = corrected(tmp_path, class_names=["disc"])
     assert report["unit"] == "voxels"
     assert report["classes"]["disc"]["bias"] == pytest.approx(-4, abs=0.25)
     for k in range(5):
@@ -189,7 +196,7 @@ def test_pictures_with_255_and_one_channel_are_corrected(tmp_path):
         pytest.param(
             lambda f: nib.save(nib.Nifti1Image(np.zeros((4, 4, 4), np.uint8), AFFINE), f / "clean" / "case1.nii.gz"),
             ValueError,
-            r"case1\.npz must lie on the grid",
+            r"clean/case1\.nii\.gz must have the shape of label .*labels/case1\.nii\.gz",
             id="clean-of-another-shape",
         ),
         pytest.param(
@@ -210,25 +217,23 @@ def test_what_does_not_fit_is_refused_and_nothing_is_left(folders, change, error
     change(folders)
     before = contents(folders)
     with pytest.raises(error, match=message):
-        correct_folder(*arguments(folders), progress=False)
+        corrected(folders)
     assert contents(folders) == before
     assert not list(folders.glob(".out*"))
 
 
 def test_folder_within_the_labels_is_refused(folders):
-    given = arguments(folders)
-    given[3] = str(folders / "labels" / "out")
     with pytest.raises(ValueError, match=r"^out must be a folder of its own, not within or around .*labels"):
-        correct_folder(*given, progress=False)
+        corrected(folders, out="labels/out")
 
 
 def test_names_and_kinds_that_do_not_fit_are_refused(folders):
-    with pytest.raises(ValueError, match=r"^class_names must name 2 classes, got \['a'\]\.$"):
-        correct_folder(*arguments(folders), class_names=["a"], progress=False)
+    with pytest.raises(ValueError, match=r"^class_names must name 2 classes, of the values 1, 2, got \['a'\]\.$"):
+        corrected(folders, class_names=["a"])
     with pytest.raises(ValueError, match=r"^kind must be that of the files, probabilities, got 'logits'\.$"):
-        correct_folder(*arguments(folders), kind="logits", progress=False)
+        corrected(folders, kind="logits")
     with pytest.raises(ValueError, match=r"^kind must be 'logits' or 'probabilities', got 'votes'\.$"):
-        correct_folder(*arguments(folders), kind="votes", progress=False)
+        corrected(folders, kind="votes")
 
 
 def test_interruption_leaves_nothing(folders, monkeypatch):
@@ -244,7 +249,7 @@ def test_interruption_leaves_nothing(folders, monkeypatch):
 
     monkeypatch.setattr(correct, "write_values_like", stop)
     with pytest.raises(KeyboardInterrupt):
-        correct_folder(*arguments(folders), progress=False)
+        corrected(folders)
     assert not (folders / "out").exists()
     assert not list(folders.glob(".out*"))
 
@@ -387,12 +392,15 @@ def test_commands_print_write_and_end_with_their_status(folders, capsys):
     assert main([*audit, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {key: content[key] for key in told} == told
-    predictions, labels, clean, out = arguments(folders)
+    predictions, labels, clean, out = (str(folders / name) for name in ("predictions", "labels", "clean", "out"))
     correct = ["correct", "--predictions", predictions, "--labels", labels, "--clean", clean, "--out", out]
     assert main([*correct, "--names", "organ,lesion"]) == 0
     printed = capsys.readouterr().out
     assert "organ" in printed
-    assert "on 3 cases with both labels, Dice 0." in printed
+    assert "bias of the labels in mm" in printed
+    assert "on 3 held-out cases with both labels, each judged by the others: Dice ." in printed
+    assert "Class organ: labels moved by -" in printed
+    assert "The labels of organ were moved, those of lesion stay as they were given" in printed
     assert "6 labels (3 of them as drawn anew) in" in printed
     assert main(correct) == 2
     assert "Error: out must be a new or an empty folder" in capsys.readouterr().err
@@ -404,9 +412,7 @@ def test_folder_beside_the_result_is_never_deleted(folders):
     (folders / "labels").rename(folders / ".out.partial")
     (folders / ".out").mkdir()
     before = contents(folders)
-    given = arguments(folders)
-    given[1] = str(folders / ".out.partial")
-    correct_folder(*given, progress=False)
+    corrected(folders, labels=".out.partial")
     after = contents(folders)
     assert {file: after[file] for file in before} == before
     assert (folders / ".out").is_dir()
@@ -426,7 +432,7 @@ def test_result_of_another_run_that_was_faster_is_not_touched(folders, monkeypat
     with pytest.raises(
         ValueError, match=r"^out must be a new or an empty folder that can be renamed, got .*another run"
     ):
-        correct_folder(*arguments(folders), progress=False)
+        corrected(folders)
     assert [file.name for file in (folders / "out").iterdir()] == ["of the other run"]
     assert not list(folders.glob(".out*"))
 
@@ -444,7 +450,7 @@ def test_unknown_and_trusted_voxels_stay_also_where_there_is_a_clean_label(folde
     nib.save(nib.Nifti1Image(trust, AFFINE), folders / "trusted" / "case0.nii.gz")
     put(folders / "labels" / "case0.nii.gz", np.s_[:, 30:], 200)
     put(folders / "clean" / "case0.nii.gz", np.s_[:, :10], 200)
-    correct_folder(*arguments(folders), ignore_value=200, trusted=folders / "trusted", progress=False)
+    corrected(folders, ignore_value=200, trusted=folders / "trusted")
     given, out, true = (
         np.asarray(nib.load(folders / part / "case0.nii.gz").dataobj) for part in ("labels", "out", "truth")
     )
@@ -476,14 +482,81 @@ def test_unknown_and_trusted_voxels_stay_also_where_there_is_a_clean_label(folde
 def test_file_that_is_wrong_is_named(folders, change, message):
     change(folders)
     with pytest.raises(ValueError, match=message):
-        correct_folder(*arguments(folders), progress=False)
+        corrected(folders)
+
+
+class TestWithoutPredictions:
+    def test_labels_are_moved_by_the_bias_of_the_cases_with_both(self, folders):
+        before = contents(folders)
+        report = corrected(folders, predictions=None)
+        assert {f: h for f, h in contents(folders).items() if not f.startswith("out/")} == before
+        assert mean_dice(folders / "labels", folders / "truth") < 0.8
+        assert mean_dice(folders / "out", folders / "truth") > 0.95
+        assert mean_dice(folders / "out", folders / "truth", 2) > 0.97
+        one = report["classes"]["1"]
+        assert (one["bias_of"], one["network"], report["moved"]["1"]) == ("labels", None, "move")
+        assert one["bias"] == pytest.approx(-2, abs=0.4)
+        assert one["done"].startswith("labels moved by -")
+        for file in (folders / "labels").glob("*.nii.gz"):
+            written, given = nib.load(folders / "out" / file.name), nib.load(file)
+            assert written.header == given.header
+            assert set(np.unique(written.dataobj)) <= {0, 1, 2}
+
+    def test_masks_of_255_in_pictures_are_moved(self, tmp_path):
+        for name in ("labels", "clean"):
+            (tmp_path / name).mkdir()
+        y, x = np.mgrid[:60, :50]
+        for k in range(6):
+            phi = np.hypot(y - 30, x - 24) - 11 - k
+            Image.fromarray(((phi <= 4) * 255).astype(np.uint8)).save(tmp_path / "labels" / f"p{k}.png")
+            if k < 3:
+                Image.fromarray(((phi <= 0) * 255).astype(np.uint8)).save(tmp_path / "clean" / f"p{k}.png")
+        report = corrected(tmp_path, predictions=None, class_names=["disc"])
+        assert report["unit"] == "voxels"
+        for k in range(6):
+            out = np.asarray(Image.open(tmp_path / "out" / f"p{k}.png"))
+            assert set(np.unique(out)) == {0, 255}
+            assert ((out > 0) == (np.hypot(y - 30, x - 24) - 11 - k <= 0)).mean() > 0.98
+
+    def test_one_case_with_both_labels_moves_nothing_and_says_so(self, folders):
+        for name in ("case1", "case2"):
+            (folders / "clean" / f"{name}.nii.gz").unlink()
+        report = corrected(folders, predictions=None)
+        assert set(report["moved"].values()) == {"keep"}
+        assert "a single case has both labels" in report["classes"]["1"]["done"]
+        for k in range(1, 6):
+            a, b = (nib.load(folders / part / f"case{k}.nii.gz").get_fdata() for part in ("labels", "out"))
+            np.testing.assert_array_equal(a, b)
+
+    def test_no_case_with_both_labels_is_refused(self, folders):
+        (folders / "other").mkdir()
+        shutil.copy(folders / "clean" / "case0.nii.gz", folders / "other" / "somebody.nii.gz")
+        with pytest.raises(ValueError, match=r"must have at least one case in common where there are no predictions"):
+            corrected(folders, clean="other", predictions=None)
+        with pytest.raises(ValueError, match=r"^kind says what predictions hold, and needs them, got 'logits' without"):
+            corrected(folders, predictions=None, kind="logits")
+        assert not (folders / "out").exists()
+
+    @pytest.mark.parametrize("size", [(0.3, 0.3, 1.0), (30.0, 30.0, 100.0)], ids=["small-voxels", "large-voxels"])
+    def test_audit_and_correct_say_the_same_of_the_same_labels(self, folders, size):
+        for file in [*folders.glob("labels/*.nii.gz"), *folders.glob("clean/*.nii.gz")]:
+            values = np.asarray(nib.load(file).dataobj)
+            nib.save(nib.Nifti1Image(values, np.diag([*size, 1.0])), file)
+        audit = audit_folder(folders / "labels", folders / "clean", progress=False)
+        report = corrected(folders, predictions=None)
+        assert report["settings"]["tolerance"] == pytest.approx(audit["tolerance"])
+        for name, row in audit["classes"].items():
+            own = report["classes"][name]
+            assert own["bias"] == pytest.approx(row["bias"])
+            assert own["interval"] == pytest.approx(row["interval"])
+            assert own["verdict"] == row["verdict"]
 
 
 def test_trusted_masks_of_no_label_are_refused(folders):
     (folders / "trusted").mkdir()
     nib.save(nib.Nifti1Image(np.ones(SHAPE, np.uint8), AFFINE), folders / "trusted" / "case4.nii")
     with pytest.raises(ValueError, match=r"^trusted must hold masks with the names of labels, got case4\.nii\.$"):
-        correct_folder(*arguments(folders), trusted=folders / "trusted", progress=False)
+        corrected(folders, trusted=folders / "trusted")
 
 
 def test_masks_with_two_values_of_the_foreground_are_refused(tmp_path):
@@ -495,7 +568,7 @@ def test_masks_with_two_values_of_the_foreground_are_refused(tmp_path):
         Image.fromarray(disc.astype(np.uint8)).save(tmp_path / "labels" / f"p{k}.png")
         np.savez(tmp_path / "predictions" / f"p{k}.npz", logits=np.where(disc, 4.0, -4.0).T[None, None])
     with pytest.raises(ValueError, match=r"Label .*p0\.png must hold 0 and 255 only, got 1; give ignore_value"):
-        correct_folder(*arguments(tmp_path), progress=False)
+        corrected(tmp_path)
     with pytest.raises(ValueError, match=r"must hold the same classes, got the values \[1\] and \[255\]"):
         audit_folder(tmp_path / "labels", tmp_path / "clean", progress=False)
 
@@ -503,7 +576,7 @@ def test_masks_with_two_values_of_the_foreground_are_refused(tmp_path):
 def test_label_that_is_empty_stays_empty(folders):
     empty = nib.Nifti1Image(np.zeros(SHAPE, np.uint8), AFFINE)
     nib.save(empty, folders / "labels" / "case4.nii.gz")
-    correct_folder(*arguments(folders), progress=False)
+    corrected(folders)
     assert not nib.load(folders / "out" / "case4.nii.gz").get_fdata().any()
 
 

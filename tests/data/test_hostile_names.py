@@ -184,7 +184,7 @@ def test_odd_file_names_stay_in_the_folder_of_a_command(folders, tmp_path):
     out = tmp_path / "out"
     labels, clean = folders / "labels", folders / "clean"
     simulate_folder(labels, out / "noisy", lambda classes: RandTranslateLabel(1.0, distance=(1, 1)), progress=False)
-    correct_folder(folders / "predictions", labels, clean, out / "corrected", kind="logits", progress=False)
+    correct_folder(labels, clean, out / "corrected", predictions=folders / "predictions", kind="logits", progress=False)
     write_audit(audit_folder(labels, clean, progress=False), labels, clean, out / "audit")
     for folder in ("corrected", "audit"):
         write_page(open_source(out / folder), out / folder, progress=False)

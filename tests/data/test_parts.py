@@ -232,8 +232,8 @@ def call(command, folders, part, out="out"):
     if command == "simulate":
         return bool(simulate_folder(labels, target, NoiseChoice(NOISE).make, progress=False, part=part))
     if command == "correct":
-        given = folders / "predictions", labels, folders / "clean", target
-        return bool(correct_folder(*given, progress=False, part=part))
+        given = labels, folders / "clean", target
+        return bool(correct_folder(*given, predictions=folders / "predictions", progress=False, part=part))
     result = audit_folder(labels, folders / "clean", progress=False, part=part, out=target)
     if result:
         write_audit(result, labels, folders / "clean", target)

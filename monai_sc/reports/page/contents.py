@@ -10,10 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from monai_sc.correction.label import AGAINST, DIFFERS, EMPTIED, FARTHER
+from monai_sc.data.correction_words import bias_sentence, existence_words
 from monai_sc.reports.page.measures import WARNINGS
-from monai_sc.wording import class_called, counted
 
 SCHEMA = "monai_sc report 1"
+
+REASONS = {
+    AGAINST: "against the bias",
+    FARTHER: "moved too far",
+    DIFFERS: "not believed",
+    EMPTIED: "not emptied",
+}
+"""What a reason to check a label is called, the gravest first."""
 
 SHAPE_ONLY = "boundaries not moved; the shape of the prediction blended in"
 
@@ -73,6 +82,7 @@ class Contents:
         stop_reason: of a run.
         recovered: of a run, see :py:func:`~monai_sc.reports.summarise_run`.
         skipped: why cases were left out, by id.
+        reasons: what the correction itself found to be checked, each with ``case``, ``class`` and ``reason``.
         provenance: versions, files and settings, by name.
         undo: how to take it back.
     """
@@ -89,6 +99,7 @@ class Contents:
     stop_reason: str = ""
     recovered: float | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
+    reasons: Sequence[Mapping[str, str]] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     undo: str = ""
 
@@ -111,9 +122,10 @@ def versions() -> dict[str, str]:
 
 def to_check(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what is to be checked by hand: each kind of warning with the cases that have it, the gravest first."""
+    kinds = {what: reason for reason, what in REASONS.items()} | WARNINGS
     return [
         {"what": what, "why": why, "cases": found}
-        for what, why in WARNINGS.items()
+        for what, why in kinds.items()
         if (found := [c["id"] for c in cases if any(w["what"] == what for w in c["warnings"])])
     ]
 
@@ -130,17 +142,24 @@ def document(contents: Contents, cases: Sequence[Mapping[str, Any]]) -> dict[str
         and the mean displacement of the labels that were corrected, ``labels_off``), ``check`` (of :py:func:`to_check`)
         and ``cases``, those that changed most first.
     """
-    ranked = sorted(cases, key=lambda case: (-case["changed"], case["id"]))
-    told = {one.name: getattr(contents, one.name) for one in fields(contents)}
+    reasons: dict[str, list[dict[str, str]]] = {}
+    for row in contents.reasons:
+        told = {"class": row["class"], "what": REASONS[row["reason"]], "how": ""}
+        reasons.setdefault(row["case"], []).append(told)
+    ranked = [
+        {**case, "warnings": [*reasons.get(case["id"], []), *case["warnings"]]}
+        for case in sorted(cases, key=lambda case: (-case["changed"], case["id"]))
+    ]
+    found = {one.name: getattr(contents, one.name) for one in fields(contents) if one.name != "reasons"}
     classes = {
         finding.name: {
             **{one.name: getattr(finding, one.name) for one in fields(finding) if one.name != "name"},
             "direction": finding.direction,
             "labels_off": _mean_displacement(ranked, finding.name) if contents.after == "corrected" else None,
         }
-        for finding in told.pop("findings")
+        for finding in found.pop("findings")
     }
-    return {"schema": SCHEMA, **told, "classes": classes, "check": to_check(ranked), "cases": ranked}
+    return {"schema": SCHEMA, **found, "classes": classes, "check": to_check(ranked), "cases": ranked}
 
 
 def _mean_displacement(cases: Sequence[Mapping[str, Any]], name: str) -> float | None:
@@ -152,23 +171,12 @@ def _mean_displacement(cases: Sequence[Mapping[str, Any]], name: str) -> float |
 
 def bias_found(findings: Sequence[Finding]) -> str:
     """Return the sentence that says which classes are biased, and which way."""
-    biased = [finding for finding in findings if finding.verdict == "biased"]
-    if biased:
-        words = ", ".join(f"{class_called(finding.name)} {finding.direction}" for finding in biased)
-        return f"The labels of {len(biased)} of {counted(len(findings), 'class')} are biased ({words})."
-    if all(finding.verdict == "unbiased" for finding in findings):
-        return "No class is biased: the labels are as large as the clean ones, within the tolerance."
-    return "Whether the labels are biased cannot be told from these clean cases."
+    return bias_sentence([(finding.name, finding.verdict, finding.bias) for finding in findings])
 
 
-def correction_notes(refused: int, existence: Mapping[str, Any]) -> list[str]:
+def correction_notes(refused: int, existence: Mapping[str, Any] | None) -> list[str]:
     """Return the sentences on shifts that were refused, and on objects that a rule has dropped."""
-    notes = []
-    if refused:
-        notes.append(f"in {counted(refused, 'case')} the shift would have left too little, and was not made")
-    if (rule := existence.get("rule")) is not None:
-        notes.append(f"objects with a {rule['feature']} under {rule['threshold']:.3g} were dropped")
-    return notes
+    return existence_words(refused, existence)
 
 
 def finite(value: Any) -> float | None:

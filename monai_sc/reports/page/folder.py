@@ -1,4 +1,4 @@
-"""The report of a folder of labels that was corrected by predictions."""
+"""The report of a folder of labels that was corrected."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 from monai_sc.data.audit import LabelFile
 from monai_sc.data.correct import MANIFEST, REPORT
+from monai_sc.data.correction_words import folder_notes, headline
 from monai_sc.data.durable import sha256
 from monai_sc.reports.page.contents import (
-    SHAPE_ONLY,
     Contents,
     Finding,
-    bias_found,
     correction_notes,
     finite,
     finite_interval,
@@ -76,20 +75,24 @@ class FolderSource(Sequence[PageCase]):
         report = self.report
         unit = report["unit"]
         findings = [self._finding(name, unit) for name in self.names]
+        direct = any(row["bias_of"] == "labels" for row in report["classes"].values())
         first = LabelFile(self.files[0][1])
         return Contents(
             title=f"Label correction: {self.folder.resolve().name}",
-            headline=self._headline(findings),
+            headline=headline(report, listed="below"),
             unit=unit,
             size_unit=size_unit(first.values.ndim, first.in_mm)[0],
-            subject="the network that learnt from the labels",
+            subject="the labels" if direct else "the network that learnt from the labels",
             after="corrected",
             findings=findings,
+            reasons=report["to_check"],
             provenance={
                 "corrected labels": str(self.folder.resolve()),
                 "label files that were given": f"{len(self.files)}, SHA-256 in {MANIFEST}",
                 f"SHA-256 of {MANIFEST}": sha256(self.folder / MANIFEST),
-                "clean cases": str(report["clean_cases"]),
+                "clean cases": f"{report['clean_cases']}, {report['pairs']} of them with both labels",
+                **{f"note {number}": sentence for number, sentence in enumerate(folder_notes(report), 1)},
+                **{name.replace("_", " "): str(value) for name, value in report["settings"].items()},
                 **versions(),
             },
             undo="The originals are where they were; delete the folder of the corrected labels.",
@@ -97,39 +100,22 @@ class FolderSource(Sequence[PageCase]):
 
     def _finding(self, name: str, unit: str) -> Finding:
         row = self.report["classes"][name]
-        own = row["correction"]
-        shift = own["shift"]
-        if name in self.report["labels_kept"]:
-            done = "labels left as they were given: corrected, they would be no better"
-        elif own["representation"] == "none" or not shift:
-            done = SHAPE_ONLY
-        else:
-            done = f"boundaries moved {'inwards' if shift < 0 else 'outwards'} by {abs(shift):.1f} {unit}"
-        notes = [own["note"], *correction_notes(row["refused"], row["existence"])]
-        both = self.report["both"]
+        notes = [*row["notes"], *correction_notes(self.report["refused"][name], row["existence"])]
+        held_out = row["held_out"]
         scores = {}
-        if both["cases"]:
-            cases = f"{counted(both['cases'], 'case')} with both labels"
-            scores = {f"{cases}, given": both["given"][name], f"{cases}, corrected": both["corrected"][name]}
+        if held_out["cases"] and held_out["after"] is not None:
+            what = "labels given" if held_out["of"] == "labels" else "predictions"
+            where = counted(held_out["cases"], "held-out case")
+            scores = {f"{where}, {what}": held_out["before"]}
+            if self.report["moved"][name] != "keep":
+                scores[f"{where}, corrected"] = held_out["after"]
         return Finding(
             name,
             row["verdict"],
             finite(row["bias"]),
             finite_interval(row["interval"]),
             int(row["cases_used"]),
-            done,
+            row["done"],
             dice=scores,
             notes=notes,
         )
-
-    def _headline(self, findings: list[Finding]) -> str:
-        found = bias_found(findings)
-        corrected = [f for f in findings if f.name not in self.report["labels_kept"]]
-        if not corrected:
-            redrawn = sum(source == "clean" for _, _, source in self.files)
-            but = (
-                f", but those of the {counted(redrawn, 'case')} with a clean label, which have that" if redrawn else ""
-            )
-            return f"{found} All labels were left as they were given{but}."
-        done = "all classes" if len(corrected) == len(findings) else ", ".join(f.name for f in corrected)
-        return f"{found} The labels of {done} were corrected; the originals are untouched."

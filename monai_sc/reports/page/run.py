@@ -129,30 +129,50 @@ class RunSource(Sequence[PageCase]):
         )
         if self.kept:
             finding.done = self._done(k, factors, unit)
-            if self.kept < len(rounds):
-                after = rounds[self.kept]
+            after = next((record for record in rounds if record["round"] == self.kept), None)
+            if after is not None:
+                factor = factors[rounds.index(after)]
                 remaining = finite(after["bias"][k])
-                finding.remaining = None if remaining is None else remaining * factors[self.kept]
+                finding.remaining = None if remaining is None else remaining * factor
                 ends = finite_interval(after["bias_interval"][k])
-                finding.remaining_interval = None if ends is None else [end * factors[self.kept] for end in ends]
-                small = after["verdict"][k] == "biased" and abs(after["bias"][k]) < 1
+                finding.remaining_interval = None if ends is None else [end * factor for end in ends]
+                small = after["verdict"][k] == "biased" and abs(after["bias"][k]) < after.get("tolerance", 1.0)
                 finding.remaining_verdict = "biased, by less than a voxel" if small else after["verdict"][k]
         correction = first.get("correction", {}).get(name, {})
-        notes = correction_notes(correction.get("refused") or 0, correction.get("existence", {}))
+        notes = correction_notes(0, correction.get("existence"))
+        label_bias = finite(first.get("label_bias", [None] * (k + 1))[k])
+        if label_bias is not None:
+            notes.append(
+                f"bias of the labels, from the cases with both: {label_bias * factors[0]:+.2f} {unit}; that above is "
+                "of the network"
+            )
+        held_out = correction.get("held_out", {})
+        if finite(held_out.get("after")) is not None:
+            what = "labels" if held_out["of"] == "labels" else "predictions"
+            notes.append(
+                f"on {counted(held_out['cases'], 'held-out case')}, Dice of {what} {held_out['before']:.3f} as they "
+                f"were, {held_out['after']:.3f} corrected"
+            )
+        elif correction:
+            notes.append("a single clean case carries the correction, and none is held out to judge it by")
+        checked = sum(name in told for record in rounds for told in record.get("to_check", {}).values())
+        if checked:
+            notes.append(f"{counted(checked, 'label')} to check, listed in the manifest of the round")
         if first["num_skipped"][k]:
             notes.append(
                 f"{counted(first['num_skipped'][k], 'clean case')} did not count, since a mask is empty or full"
             )
         if not first["learnt"][k]:
             notes.append(
-                "the network has not learnt the class: even corrected, most of what it draws on the clean cases that "
-                "hold the class is wrong, and its bias cannot be told; train longer"
+                "the network has not learnt the class: most of what it draws on the clean cases that hold the class is "
+                "wrong, and it corrects no labels; train longer"
             )
         finding.notes = notes
         return finding
 
     def _done(self, k: int, factors: Sequence[float], unit: str) -> str:
         """Return how the predicted boundaries of a class were moved in the rounds up to the one in force."""
+        rounds = self.results["rounds"]
         moved: list[str] = []
         kept = True
         for number in range(1, self.kept + 1):
@@ -160,11 +180,14 @@ class RunSource(Sequence[PageCase]):
             if record.get("kept", [False] * (k + 1))[k]:
                 continue
             kept = False
-            if shift := record.get("shift", [0.0] * (k + 1))[k]:
+            source = record.get("sources", ["blend"] * (k + 1))[k]
+            key, what = ("label_shift", "labels") if source == "move" else ("shift", "the network's boundaries")
+            if shift := record.get(key, [0.0] * (k + 1))[k]:
                 way = "inwards" if shift < 0 else "outwards"
-                moved.append(f"{way} by {abs(shift) * factors[number - 1]:.1f} {unit} in round {number}")
+                factor = next((f for f, r in zip(factors, rounds, strict=True) if r["round"] == number - 1), factors[0])
+                moved.append(f"{what} moved {way} by {abs(shift) * factor:.1f} {unit} in round {number}")
         if moved:
-            return f"the network's boundaries moved {', '.join(moved)}"
+            return "; ".join(moved)
         if kept:
             first = self.results["rounds"][0]
             if finite(first["bias"][k]) is None:

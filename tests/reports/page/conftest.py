@@ -50,7 +50,7 @@ def make_store():
         for k in range(5):
             clean = ball(shape, 6)
             case = {"id": HOSTILE if k == 2 else f"case {k}"}
-            for name, mask in (("image", clean * 1.0), ("label", shift_boundary(clean, 3)), ("clean_label", clean)):
+            for name, mask in (("image", clean * 1.0), ("label", shift_boundary(clean, 3)), ("reference_label", clean)):
                 files = []
                 for c in range(1 if name == "image" else 2):
                     values = np.asarray(mask[0]) if c == 0 else np.zeros(shape)

@@ -148,7 +148,9 @@ def test_names_of_files_and_folders_add_no_element(tmp_path, name):
     for case, folder in (("other", tmp_path / "plain"), (name.encode("ascii", "ignore").decode(), tmp_path / name)):
         labels_of(folder, case)
         arguments = folder / "labels", folder / "clean"
-        correct_folder(folder / "predictions", *arguments, folder / "corrected", kind="logits", progress=False)
+        correct_folder(
+            *arguments, folder / "corrected", predictions=folder / "predictions", kind="logits", progress=False
+        )
         names = {"class_names": [case]}
         write_audit(audit_folder(*arguments, **names, progress=False), *arguments, folder / "audit")
         pages.append([page_of(open_source(folder / kind), folder / kind) for kind in ("corrected", "audit")])

@@ -145,7 +145,7 @@ def test_run_without_a_correction(store, history, tmp_path):
 def test_nothing_changed_where_no_correction_was_kept(store, history, tmp_path):
     store.restore(0)
     for case in store.cases[1:]:
-        case["clean_label"] = None
+        case["reference_label"] = None
     write_page(source_of(store, history), tmp_path / "out", progress=False)
     data = json.loads((tmp_path / "out" / "report_data.json").read_text(encoding="utf-8"))
     assert {(case["changed"], case["source"]) for case in data["cases"]} == {(0, "given")}
@@ -237,7 +237,9 @@ def folders(tmp_path):
 
 def test_report_of_a_corrected_folder(folders):
     out = folders / "corrected"
-    correct_folder(folders / "predictions", folders / "labels", folders / "clean", out, kind="logits", progress=False)
+    correct_folder(
+        folders / "labels", folders / "clean", out, predictions=folders / "predictions", kind="logits", progress=False
+    )
     page = write_page(open_source(out, images=folders / "images"), out, progress=False)
     data = json.loads((out / "report_data.json").read_text(encoding="utf-8"))
     assert data["classes"]["1"]["direction"] == "too large"
@@ -275,7 +277,9 @@ def test_report_of_an_audit(folders):
 )
 def test_damaged_correction_is_refused(folders, name, text):
     out = folders / "corrected"
-    correct_folder(folders / "predictions", folders / "labels", folders / "clean", out, kind="logits", progress=False)
+    correct_folder(
+        folders / "labels", folders / "clean", out, predictions=folders / "predictions", kind="logits", progress=False
+    )
     (out / name).write_text(text)
     with pytest.raises(ValueError, match=r"corrected.* (as they were written|is damaged)"):
         open_source(out)
