@@ -11,7 +11,7 @@ from monai_sc.commands.report import add_report_option, report_on
 from monai_sc.wording import counted
 
 CORRECT_EXAMPLE = """\
-examples:
+example:
   python -m monai_sc correct --labels labels --clean expert --out moved
   python -m monai_sc correct --predictions nnUNet_cv --labels labelsTr --clean expert --out corrected
 

@@ -69,9 +69,9 @@ class SpatialCorrectionHandler(StoreRun):
     a network has corrected labels once: errors need not have a bias); with ``"auto"`` when no correction makes labels
     clearly better, as published when the interval of every class contains 0; when the clean cases are predicted worse
     than in an earlier round; or at the last epoch of the trainer. Network and labels are then those of the best round,
-    by the mean Dice on the clean cases. A network that has collapsed (a class of the clean cases is predicted in none
-    of them, or their mean Dice is 0.2 under that of the best round before) never relabels: it is trained again once,
-    from its first weights, with other random numbers.
+    by the mean Dice on the clean cases. A network that has collapsed (it predicts a class in none of three clean cases
+    or more that hold it, or their mean Dice is 0.2 under that of the best round before) never relabels: it is trained
+    again once, from its first weights, with other random numbers.
 
     Each round adds a dictionary to ``engine.state.spatial_correction``. Lists have one value per class:
 

@@ -56,7 +56,7 @@ WRONG = {
         (["--bundle=bundle", "--out=o", "--methods=magic"], "method must be one of noisy, gce, "),
     ],
     "correct": [
-        (["labels"], "The following arguments are required: --predictions, --labels, --clean, --out; see "),
+        (["labels"], "The following arguments are required: --labels, --clean, --out; see "),
         ([*HAPPY["correct"][0], "--kind=mask"], "Argument --kind: invalid choice: 'mask'"),
         ([*HAPPY["correct"][0], "--clean=absent"], "absent is no folder."),
     ],

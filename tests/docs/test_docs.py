@@ -82,10 +82,10 @@ ASSUMED = {
 
 # What is in a file when a page was run.
 WRITTEN = {
-    "README.md": {"report/report.html": "large", "corrected/report.html": "boundaries moved inwards"},
-    "docs/start.md": {"corrected/report.html": "boundaries moved inwards"},
+    "README.md": {"report/report.html": "large", "corrected/report.html": "labels moved by -"},
+    "docs/start.md": {"corrected/report.html": "labels moved by -"},
     "docs/tutorials/audit.md": {"audit/report.html": "biased"},
-    "docs/tutorials/nnunet.md": {"corrected/report.html": "boundaries moved inwards"},
+    "docs/tutorials/nnunet.md": {"corrected/report.html": "labels moved by -"},
     "docs/tutorials/trainer.md": {"report/report.html": "disc"},
     "docs/methods.md": {"OUT/result.json": '"dice"', "comparison/results.md": "ct_plus"},
     "docs/workflow.md": {"bundles/phantom/output/results.json": '"rounds"'},

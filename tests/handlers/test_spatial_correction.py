@@ -890,7 +890,7 @@ def test_training_data_keep_their_own_cases_and_keys(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"shape_weight": 0.0}, {"shape_weight": 0.0, "representation": "distance"}],
+    [{}, {"shape_weight": 0.0}, {"shape_weight": 0.0, "representation": "distance", "shift": 2.0}],
     ids=["with-the-given-shape", "prediction-only", "as-published"],
 )
 def test_object_that_the_network_missed_is_not_deleted(tmp_path, caplog, options):

@@ -98,7 +98,7 @@ def _row(cell: GridCell) -> dict[str, Any]:
     image_size = json.loads((cell.folder / "result.json").read_text(encoding="utf-8"))["image_size"]
     needed = []
     for name in scores["classes"]:
-        own = first["correction"][name]
+        own = first["correction"][name]["network"]
         n, widths = own["cases_used"], own["half_width_by_cases"]
         spread = widths[str(n)] * math.sqrt(n) / stats.t.ppf(0.975, n - 1) if n > 1 else None
         needed.append(None if spread is None else needed_cases(spread, image_size))
