@@ -27,6 +27,21 @@ from monai_sc.correction.presence import (
 from monai_sc.correction.shape import GivenShape, learn_given_shape
 from monai_sc.functional.bias import boundary_bias
 
+__all__ = [
+    "LEARNT",
+    "SOURCES",
+    "ClassBias",
+    "ClassFit",
+    "Judgement",
+    "Options",
+    "describe_class",
+    "fit_class",
+    "group_of",
+    "judge_labels",
+    "judge_predictions",
+    "upper_bound",
+]
+
 SOURCES = ("keep", "move", "blend", "predict")
 """Where a corrected label comes from: it stays; it is moved; a prediction with its shape; a prediction."""
 

@@ -26,6 +26,8 @@ from monai_sc.functional.bias import REGIONS, BoundaryBias
 from monai_sc.functional.checks import check_choice, check_same_shape
 from monai_sc.functional.correction import check_correction
 
+__all__ = ["CHOICES", "Fields", "SpatialCorrector"]
+
 CHOICES = ("auto", "distance", "logit")
 Spacing = Sequence[float] | None
 

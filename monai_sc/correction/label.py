@@ -15,6 +15,19 @@ from monai_sc.correction.move import FAR, box_around, distance, moved_by, moved_
 from monai_sc.correction.shape import blend_shapes
 from monai_sc.functional.surface import matched_structures
 
+__all__ = [
+    "AGAINST",
+    "DIFFERS",
+    "EMPTIED",
+    "FARTHER",
+    "ClassLabel",
+    "Corrected",
+    "boundary_step",
+    "check_label",
+    "class_label",
+    "with_drawn_objects",
+]
+
 DIFFERS = "differs from the moved label by more than clean cases ever show: it is the moved label"
 EMPTIED = "nothing of it would be left: it stays as it was"
 AGAINST = "moved against the bias of the labels"

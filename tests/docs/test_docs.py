@@ -85,7 +85,7 @@ WRITTEN = {
     "README.md": {"report/report.html": "large", "corrected/report.html": "labels moved by -"},
     "docs/start.md": {"corrected/report.html": "labels moved by -"},
     "docs/tutorials/audit.md": {"audit/report.html": "biased"},
-    "docs/tutorials/nnunet.md": {"corrected/report.html": "labels moved by -"},
+    "docs/tutorials/nnunet.md": {"corrected/report.html": "held-out case"},
     "docs/tutorials/trainer.md": {"report/report.html": "disc"},
     "docs/methods.md": {"OUT/result.json": '"dice"', "comparison/results.md": "ct_plus"},
     "docs/workflow.md": {"bundles/phantom/output/results.json": '"rounds"'},
