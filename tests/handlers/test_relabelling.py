@@ -415,7 +415,7 @@ def test_label_that_differs_from_the_moved_one_too_much_is_to_be_checked(build, 
         relabelling.write_round(record)
     assert record["to_check"] == {"case1": {"outer": DIFFERS, "inner": DIFFERS}}
     assert [line["to_check"] for line in store.manifest(1)] == [{}, record["to_check"]["case1"], {}, {}]
-    assert told(caplog) == [f"Round 1, {name}: 1 cases to check, listed in the manifest." for name in NAMES]
+    assert set(told(caplog)) >= {f"Round 1, {name}: 1 cases to check, listed in the manifest." for name in NAMES}
     for name in range(2):  # they are the moved ones
         truth = depth((10, 6)[name]) >= 0
         assert (store.read("case1", 1)[name] == truth).mean() > 0.99
