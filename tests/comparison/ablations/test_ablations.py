@@ -162,7 +162,7 @@ def test_spread_and_needed_cases_come_from_the_interval(tmp_path):
     widths = {"4": float(stats.t.ppf(0.975, 3) * 0.5 / 2)}  # of a spread of 0.5
     for cell, used in zip(ablation.cells, (4, 1), strict=True):
         write_result(cell)
-        own = {"cases_used": used, "half_width_by_cases": widths if used > 1 else {}}
+        own = {"network": {"cases_used": used, "half_width_by_cases": widths if used > 1 else {}}}
         interval = [-4.0, -2.0] if used > 1 else [None, None]
         first = {"bias": [-3.0, -1.0], "bias_interval": [interval] * 2, "correction": {"a": own, "b": own}}
         (cell.folder / "results.json").write_text(json.dumps({"rounds": [first, {}]}))
