@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from monai.config import NdarrayOrTensor
 
+from monai_sc.correction.case_label import case_label
 from monai_sc.correction.cases import Cases, Size, in_voxels, unit_of
 from monai_sc.correction.choice import ClassCorrection
 from monai_sc.correction.class_fit import ClassBias, ClassFit, Options
 from monai_sc.correction.evidence import Exchange, max_reach
-from monai_sc.correction.exclusive import exclusive_map, logits_of_map
+from monai_sc.correction.exclusive import exclusive_map
 from monai_sc.correction.fitting import fit_classes
 from monai_sc.correction.format import LabelFormat
 from monai_sc.correction.given import settle
-from monai_sc.correction.label import EMPTIED, Corrected, check_label, class_label
+from monai_sc.correction.label import Corrected
 from monai_sc.correction.move import object_scores
 from monai_sc.correction.presence import PresenceRates, PresenceRule, presence_rates
 from monai_sc.correction.shape import GivenShape
@@ -336,7 +337,7 @@ class SpatialCorrector:
         scores = np.empty(logits.shape, dtype=np.float32)
         others, refused = [], []
         for k, fit in enumerate(self.fits if fits is None else fits):
-            correction = self._capped(fit.correction)
+            correction = self.capped(fit.correction)
             scores[k], other, number = object_scores(
                 logits[k], correction, fit.rule, group, size=size, metric=self.metric
             )
@@ -376,80 +377,9 @@ class SpatialCorrector:
             fits: to correct by; by default the own ones.
             source: of all classes, without a look at what clean cases show; by default that of each.
         """
-        masks, refused, to_check = given.copy(), [], {}
-        fits = self.fits if fits is None else fits
-        if fields is not None and self.shape_weight == 0 and self.representation != "auto":
-            # As published: predictions take the place of labels.
-            masks = self.predicted(fields, size)
-            axes = tuple(range(1, given.ndim))
-            stays = np.array([fit.source == "keep" for fit in fits])
-            gone = given.any(axis=axes) & ~masks.any(axis=axes) & ~stays
-            masks[gone | stays] = given[gone | stays]
-            if self.output == "softmax" and (gone | stays).any():
-                masks[~(gone | stays)] &= ~given[gone | stays].any(axis=0)
-            return Corrected(masks, list(fields.refused), {int(k): EMPTIED for k in np.flatnonzero(gone)})
-        weight = self.shape_weight
-        sources = [fit.source if source is None else source for fit in fits]
-        for k, (fit, name) in enumerate(zip(fits, sources, strict=True)):
-            own = replace(fit, move=self._capped(fit.move))
-            found = class_label(
-                own,
-                name,
-                None if fields is None else fields.scores[k],
-                None if fields is None or fields.suspect is None else fields.suspect[k],
-                given[k],
-                weight=weight,
-                metric=self.metric,
-                size=size,
-                group=group,
-            )
-            masks[k] = found.mask
-            by_network = fields is not None and name in ("blend", "predict")
-            refused.append(fields.refused[k] if fields is not None and by_network else found.refused)
-            if source is None:
-                masks[k], note = check_label(
-                    own, name, found, given[k], tolerance=self.options.tolerance, size=size, group=group
-                )
-                if note:
-                    to_check[k] = note
-        if self.output == "softmax":
-            still = [fit.move.representation == "none" for fit in fits]
-            stay = [name == "keep" or (name == "move" and s) for name, s in zip(sources, still, strict=True)]
-            masks = self._exclusive(masks, fields, given, sources, stay, size)
-            axes = tuple(range(1, given.ndim))
-            gone = given.any(axis=axes) & ~masks.any(axis=axes) & (source is None)
-            for index in np.flatnonzero(gone).tolist():
-                rule = fits[index].rule
-                if rule is None or not rule.drops_given:  # another class has taken all of it
-                    masks[:, given[index]] = False
-                    masks[index] = given[index]
-                    to_check[index] = EMPTIED
-        return Corrected(masks, refused, to_check)
-
-    def _exclusive(
-        self,
-        masks: np.ndarray,
-        fields: Fields | None,
-        given: np.ndarray,
-        sources: Sequence[str],
-        stay: Sequence[bool],
-        size: Size,
-    ) -> np.ndarray:
-        """Return masks of which each voxel is in one at most.
-
-        Of a class that stays, voxels neither come nor go: its boundaries with other classes stay as well.
-        """
-        by_network = fields is not None and any(name in ("blend", "predict") for name in sources)
-        if by_network and fields is not None and fields.raw is not None:
-            scores, raw = fields.scores, fields.raw
-        else:
-            raw = logits_of_map(given)
-            scores = np.where(given, 0.5, -0.5).astype(np.float32)
-        masks = self.format.exclusive(exclusive_map(masks, scores, raw, size))
-        stays = np.array(stay)
-        if stays.any():
-            masks = np.where(given[stays].any(axis=0) | masks[stays].any(axis=0), given, masks)
-        return masks
+        return case_label(
+            self, fields, given, size=size, group=group, fits=self.fits if fits is None else fits, source=source
+        )
 
     def transform(
         self,
@@ -553,9 +483,9 @@ class SpatialCorrector:
 
     def shift(self, k: int, group: Hashable | None = None) -> float:
         """Return by how much predicted boundaries of class ``k`` are moved in cases of a group; negative shrinks."""
-        return self._capped(self.check_fitted()[k].correction).shift_of(group) * (self.unit or 1.0)
+        return self.capped(self.check_fitted()[k].correction).shift_of(group) * (self.unit or 1.0)
 
-    def _capped(self, correction: ClassCorrection) -> ClassCorrection:
+    def capped(self, correction: ClassCorrection) -> ClassCorrection:
         """Return a correction that moves no boundary farther than it may."""
         if self.max_shift is None:
             return correction
