@@ -274,13 +274,18 @@ class StoreRun(ABC):
 
     def _fail(self, engine: SupervisedTrainer, error: BaseException) -> None:
         self._release()
-        if is_lost(error):  # in the midst of training, where the backend says it in its own words
-            raise OtherProcessError(LOST.format(rank())) from error
-        if IN_A_LOADER.search(str(error)):
+        told: Exception | None = None
+        # In the midst of training, where the backend says it in its own words.
+        if is_lost(error) and not isinstance(error, OtherProcessError):
+            told = OtherProcessError(LOST.format(rank()))
+        elif IN_A_LOADER.search(str(error)):
             engine.logger.info("A file could not be loaded; looking for one that is damaged.")
             loaders = (engine.data_loader, self.relabel_loader, getattr(self, "clean_loader", None))
             if damaged := damaged_file(loaders):
-                raise ValueError(damaged) from error
+                told = ValueError(damaged)
+        if told is not None:
+            told.__cause__ = error
+            engine._fire_event(Events.EXCEPTION_RAISED, told)  # the others log it, or save; the last one raises it
 
 
 def _raise(error: BaseException) -> None:

@@ -116,8 +116,11 @@ def test_run_starts_once_and_claims_its_store_until_it_ends(build):
 class Swallow:
     """Handles an exception without raising it, as MONAI's ``CheckpointSaver`` with ``save_final`` does."""
 
+    def __init__(self):
+        self.errors = []
+
     def attach(self, engine):
-        engine.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: None)
+        engine.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: self.errors.append(error))
 
 
 def stats():
@@ -456,6 +459,15 @@ def test_every_training_begins_with_the_first_scale_of_gradients(build, enabled)
     assert bool(run._initial["scaler"]) is enabled
 
 
+def test_run_that_began_without_half_precision_goes_on_with_it(build):
+    trainer, run = build(Rounds, update=scaled_step([]))
+    first = {"network": trainer.network.state_dict(), "optimizer": trainer.optimizer.state_dict(), "scaler": {}}
+    run.load_state_dict(run.state_dict() | {"initial": first})
+    with_scaler(trainer)
+    trainer.run()
+    assert run._trainings == 2
+
+
 @pytest.mark.parametrize("epoch", [2, 3, 4])
 def test_interrupted_run_goes_on_with_the_first_schedule_and_scale(build, tmp_path, epoch):
     def start(folder):
@@ -541,12 +553,37 @@ def test_file_that_no_loader_could_load_is_named(build, tmp_path, caplog, messag
     run._fail(trainer, RuntimeError("something else"))  # of which nothing is said
 
 
-def test_lost_process_is_named_whichever_handler_raises_first(build, monkeypatch):
-    monkeypatch.setattr("monai_sc.handlers.store_run.is_lost", lambda error: "closed" in str(error))
-    trainer, run = build(handlers=lambda optimizer: [stats()])
-    trainer.add_event_handler(Events.ITERATION_COMPLETED(once=2), lambda: fail(RuntimeError("connection closed")))
-    with pytest.raises(OtherProcessError, match=r"^Another process of this run has ended, so rank 0 ends too;"):
+@pytest.mark.parametrize("moment", MOMENTS, ids=["epoch-started", "iteration", "epoch-completed"])
+def test_handlers_that_are_attached_before_are_called_with_what_is_told_of_an_error(build, tmp_path, caplog, moment):
+    file = tmp_path / "x.nii.gz"
+    file.write_bytes(b"")
+    swallow = Swallow()
+    trainer, run = build(handlers=lambda optimizer: [swallow, stats()])
+    damaged = DataLoader(Dataset([{"id": "x", "image": str(file), "label": str(file)}]))
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=1), lambda: setattr(run, "relabel_loader", damaged))
+    error = RuntimeError(IN_MONAI)
+    trainer.add_event_handler(moment, lambda: fail(error))
+    with pytest.raises(ValueError, match=r"x\.nii\.gz is empty") as caught:
         trainer.run()
+    assert caught.value.__cause__ is error
+    assert set(swallow.errors) == {caught.value}
+    assert f"Exception: {caught.value}" in caplog.text
+    assert claim_elsewhere(run.store.root)
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=["epoch-started", "iteration", "epoch-completed"])
+def test_lost_process_is_named_whichever_handler_raises_first(build, monkeypatch, caplog, moment):
+    monkeypatch.setattr(  # it looks at what an error came from, too
+        "monai_sc.handlers.store_run.is_lost", lambda error: "closed" in f"{error} {error.__cause__}"
+    )
+    trainer, run = build(handlers=lambda optimizer: [stats()])
+    error = RuntimeError("connection closed")
+    trainer.add_event_handler(moment, lambda: fail(error))
+    message = r"^Another process of this run has ended, so rank 0 ends too;"
+    with pytest.raises(OtherProcessError, match=message) as caught:
+        trainer.run()
+    assert caught.value.__cause__ is error
+    assert f"Exception: {caught.value}" in caplog.text
     assert claim_elsewhere(run.store.root)
 
 
