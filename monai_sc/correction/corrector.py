@@ -17,7 +17,7 @@ from monai_sc.correction.evidence import Exchange, max_reach
 from monai_sc.correction.exclusive import exclusive_map
 from monai_sc.correction.fitting import fit_classes
 from monai_sc.correction.format import LabelFormat
-from monai_sc.correction.given import settle
+from monai_sc.correction.given import settle_given
 from monai_sc.correction.label import Corrected
 from monai_sc.correction.move import object_scores
 from monai_sc.correction.presence import PresenceRates, PresenceRule, presence_rates
@@ -210,7 +210,7 @@ class SpatialCorrector:
         self.check_fitted()
         cases = Cases(self.format, predictions, given, spacing=spacing, groups=groups)
         cases.unit = self.unit
-        settle(self, cases)
+        settle_given(self, cases)
         return self
 
     @property

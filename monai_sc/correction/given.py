@@ -75,7 +75,7 @@ def pending_fits(corrector: SpatialCorrector) -> list[ClassFit]:
     return [fit if fit.pending is None else replace(fit, correction=fit.pending) for fit in corrector.fits]
 
 
-def settle(corrector: SpatialCorrector, cases: Cases, exchange: Exchange = list) -> None:
+def settle_given(corrector: SpatialCorrector, cases: Cases, exchange: Exchange = list) -> None:
     """Let a sample of training cases say what they can, and give the corrector what follows.
 
     Args:

@@ -36,9 +36,10 @@ def nothing_found(fold: int | None, classes: int) -> dict[str, Any]:
         A dictionary that a checkpoint may hold. After a check, ``score``, ``network`` (weights) and ``state`` are those
         of the best check, and ``classes`` holds for each class the state of the check that was best for it, with its
         ``dice`` and ``network``. A state has ``epoch``, ``corrector``, ``clean_dice`` and ``voxel_mm``. ``checks``
-        holds of each check its ``epoch``, and by class the Dice of each clean case ``before`` and ``after``.
+        holds of each check its ``epoch``, and by class whether it is ``learnt``, and the Dice of each clean case
+        ``before`` and ``after``. A score is the number of learnt classes, and the mean Dice after.
     """
-    return {"fold": fold, "score": -math.inf, "classes": [{}] * classes, "checks": []}
+    return {"fold": fold, "score": (-1, -math.inf), "classes": [{}] * classes, "checks": []}
 
 
 def check_clean_cases(
@@ -167,19 +168,20 @@ def remember_best(
     state = {"epoch": epoch, "corrector": corrector.state_dict(), "clean_dice": clean_dice, "voxel_mm": voxel_mm}
     weights = deepcopy(unwrapped(network).state_dict())
     scores = [held_out_dice(fit, corrector.num_clean) for fit in corrector.fits]
-    score = float(np.nanmean([np.mean(values) for values in scores]))
-    found["checks"] = [
-        *found["checks"],
-        {"epoch": epoch, "before": [_before(f, corrector.num_clean) for f in corrector.fits], "after": scores},
-    ]
+    learnt = [fit.learnt for fit in corrector.fits]
+    before = [_before(fit, corrector.num_clean) for fit in corrector.fits]
+    check = {"epoch": epoch, "before": before, "after": scores, "learnt": learnt}
+    found["checks"] = [*found["checks"], check]
+    # A class that the network has learnt is better than one whose bias seems large, and removed, before it has.
+    score = (sum(learnt), float(np.nanmean([np.mean(values) for values in scores])))
+    best_of_all = score >= found["score"]
     for k, values in enumerate(scores):
-        best = found["classes"][k]
+        best, own = found["classes"][k], float(np.mean(values))
         # The channels of a softmax belong together, and so do their corrections.
-        own = float(np.mean(values))
-        better = score >= found["score"] if corrector.output == "softmax" else not best or own >= best["dice"]
-        if better:
-            found["classes"][k] = {**state, "dice": own, "network": weights}
-    if score >= found["score"]:
+        joint = corrector.output == "softmax"
+        if best_of_all if joint else not best or (learnt[k], own) >= (best["learnt"], best["dice"]):
+            found["classes"][k] = {**state, "learnt": learnt[k], "dice": own, "network": weights}
+    if best_of_all:
         found.update(score=score, network=weights, state=state)
 
 
@@ -204,6 +206,9 @@ def judged_epochs(checks: Sequence[Mapping[str, Any]], k: int, *, joint: bool = 
         np.array([check[name] for check in checks]) for name in ("before", "after")
     )  # (checks, classes, n)
     scores = np.nanmean(after, axis=1) if joint else after[:, k]
+    learnt = np.array([check["learnt"] for check in checks])
+    learnt = learnt.sum(axis=1) if joint else learnt[:, k]
+    scores = scores + 2.0 * learnt[:, None]  # what has been learnt comes first
     before, after = before[:, k], after[:, k]
     count = after.shape[1]
     if count == 1:

@@ -203,7 +203,7 @@ def corrector_with(*scores, output="sigmoid"):
     corrector = options_of(class_names=NAMES, output=output).corrector(1.0).without_bias(3)
     scores = [(score,) * 3 if isinstance(score, float) else score for score in scores]
     corrector.fits = [
-        replace(fit, judged=Judgement("predictions", (0.125,) * 3, score, True))
+        replace(fit, judged=Judgement("predictions", (0.125,) * 3, score, True), dice_present=0.75)
         for fit, score in zip(corrector.fits, scores, strict=True)
     ]
     return corrector
@@ -222,7 +222,7 @@ def remembered(*checks, output="sigmoid"):
 
 def test_nothing_is_found_before_the_first_check():
     found = nothing_found(1, 2)
-    assert found == {"fold": 1, "score": -math.inf, "classes": [{}, {}], "checks": []}
+    assert found == {"fold": 1, "score": (-1, -math.inf), "classes": [{}, {}], "checks": []}
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_nothing_is_found_before_the_first_check():
 def test_best_check_of_each_class_is_remembered_the_last_of_equals(checks, best, by_class):
     found = remembered(*checks)
     assert found["network"]["weight"].item() == found["state"]["epoch"] == best
-    assert found["score"] == np.mean(checks[best - 1])
+    assert found["score"] == (2, np.mean(checks[best - 1]))
     assert [own["epoch"] for own in found["classes"]] == by_class
     assert [own["network"]["weight"].item() for own in found["classes"]] == by_class
     assert [own["dice"] for own in found["classes"]] == [checks[epoch - 1][k] for k, epoch in enumerate(by_class)]
@@ -256,6 +256,21 @@ def test_classes_of_a_softmax_have_one_check():
     assert [own["epoch"] for own in found["classes"]] == [1, 1]
     found = remembered((0.5, 0.75), (0.75, 0.5), output="softmax")
     assert [own["epoch"] for own in found["classes"]] == [2, 2]
+
+
+def test_check_that_has_learnt_a_class_is_better_than_one_that_has_not():
+    """A network that has not learnt a class may seem far off, and its correction to be worth much."""
+    found = nothing_found(None, 2)
+    for epoch, (scores, before) in enumerate([((0.75, 0.5), (0.25, 0.75)), ((0.5, 0.25), (0.5, 0.75))], start=1):
+        corrector = corrector_with(*scores)
+        corrector.fits = [replace(f, dice_present=b) for f, b in zip(corrector.fits, before, strict=True)]
+        remember_best(found, torch.nn.Linear(1, 1), epoch, corrector, [0.25, 0.5], 1.0)
+    assert [check["learnt"] for check in found["checks"]] == [[False, True], [True, True]]
+    assert [own["epoch"] for own in found["classes"]] == [2, 1]
+    assert found["state"]["epoch"] == 2
+    assert judged_epochs(found["checks"], 0)[1] == 0.5
+    assert judged_epochs(found["checks"], 1)[1] == 0.5
+    assert judged_epochs(found["checks"], 1, joint=True)[1] == 0.25
 
 
 def test_correction_that_is_not_made_has_the_dice_without_it():
@@ -296,11 +311,12 @@ def judged_slowly(checks, k, classes):
     cases = range(len(checks[0]["after"][k]))
     before, after = [], []
     for left_out in cases:
-        best, chosen = -math.inf, None
+        best, chosen = (-1, -math.inf), None
         for check in checks:
             scores = [check["after"][own][case] for own in classes for case in cases if case != left_out]
-            if np.mean(scores) >= best - 1e-12:
-                best, chosen = np.mean(scores), check
+            score = (sum(check["learnt"][own] for own in classes), round(np.mean(scores), 9))
+            if score >= best:
+                best, chosen = score, check
         before.append(chosen["before"][k][left_out])
         after.append(chosen["after"][k][left_out])
     return np.mean(before), np.mean(after)
@@ -312,7 +328,11 @@ def test_held_out_dice_repeats_the_choice_of_the_epoch(seed, joint):
     random = np.random.RandomState(seed)
     # A few values only, so that some checks are as good as others.
     before, after = random.randint(0, 4, (2, 6, 2, 5)) / 4
-    checks = [{"epoch": e, "before": b, "after": a} for e, b, a in zip(range(6), before, after, strict=True)]
+    learnt = random.randint(0, 3, (6, 2)) > 0
+    checks = [
+        {"epoch": epoch, "before": before[epoch], "after": after[epoch], "learnt": learnt[epoch].tolist()}
+        for epoch in range(6)
+    ]
     for k in range(2):
         expected = judged_slowly(checks, k, range(2) if joint else [k])
         assert judged_epochs(checks, k, joint=joint) == pytest.approx(expected)
@@ -322,7 +342,10 @@ def test_held_out_dice_repeats_the_choice_of_the_epoch(seed, joint):
 
 
 def test_single_case_judges_no_epoch():
-    checks = [{"before": [[b]], "after": [[a]]} for b, a in ((0.25, 0.5), (0.5, 0.75), (0.375, 0.75), (0.75, 0.25))]
+    checks = [
+        {"before": [[b]], "after": [[a]], "learnt": [True]}
+        for b, a in ((0.25, 0.5), (0.5, 0.75), (0.375, 0.75), (0.75, 0.25))
+    ]
     before, after = judged_epochs(checks, 0)
     assert before == 0.375  # the last of the best
     assert math.isnan(after)
