@@ -125,8 +125,9 @@ def choose_correction(
         groups: of all cases.
         clearly: a shift must beat no shift clearly, not only on average.
     """
-    dice = table.dice
     rows = np.asarray(rows, dtype=np.int64)
+    table = table.learnt_from(rows)
+    dice = table.dice
     before = dice[rows, table.still]
     usable = rows[np.isfinite(displacements[rows])]
     base = ClassCorrection(floor=table.floor, dice_before=_mean(before), dice_after=_mean(before))

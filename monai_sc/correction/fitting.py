@@ -85,10 +85,10 @@ def fold_numbers(count: int) -> np.ndarray:
 def _refuse_unusable(evidence: Evidence) -> None:
     columns = [evidence.column(name) for name in ("displacement", "given_displacement")]
     if not any(np.isfinite(column).any() for column in columns):
+        other, longer = ("prediction", ", or train the network longer") if evidence.predicted else ("given label", "")
         raise ValueError(
-            f"displacements must have at least one usable case, but in all {len(evidence.rows)} the label or "
-            "prediction is empty or full in every class; give clean cases that show the structures, or train the "
-            "network longer."
+            f"labels must have at least one usable case, but in all {len(evidence.rows)} the label or {other} is empty "
+            f"or full in every class; give clean cases that show the structures{longer}."
         )
 
 

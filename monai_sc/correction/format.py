@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from monai.config import NdarrayOrTensor
+from scipy import ndimage
 
 from monai_sc.functional.checks import OUTPUTS, as_array, check_choice
 from monai_sc.functional.correction import one_against_rest, probabilities_to_logits
@@ -78,7 +79,10 @@ class LabelFormat:
         return np.stack([values == k + 1 for k in range(len(self.class_names))])
 
     def masks(self, label: NdarrayOrTensor, name: str = "label") -> tuple[np.ndarray, np.ndarray | None]:
-        """Return a label as booleans ``(classes, *spatial)``, and its ignored voxels or ``None``."""
+        """Return a label as booleans ``(classes, *spatial)``, and its ignored voxels or ``None``.
+
+        An ignored voxel gets the value of the nearest known one, so that where a class meets them it has no boundary.
+        """
         array = as_array(label)
         channels = 1 if self.softmax else len(self.class_names)
         if array.ndim < 2 or len(array) != channels:
@@ -98,8 +102,11 @@ class LabelFormat:
                 f"{name} must hold the values 0 to {self.highest} only, got {values}; give ignore_value, or map them "
                 "first."
             )
+        unknown = ignored is not None and bool(ignored.any())
+        if ignored is not None and unknown:
+            array = np.stack([_filled(own, gap) for own, gap in zip(array, ignored, strict=True)])
         masks = self.exclusive(array[0]) if self.softmax else np.asarray(array == 1)
-        if ignored is None or not ignored.any():
+        if ignored is None or not unknown:
             return masks, None
         return masks, np.repeat(ignored, len(masks), axis=0) if self.softmax else ignored
 
@@ -124,3 +131,11 @@ class LabelFormat:
         source = None if given is None else as_array(given)
         label = label.astype(np.uint8 if source is None else source.dtype)
         return label if source is None or kept is None else np.where(kept, source, label)
+
+
+def _filled(values: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+    """Return an array ``(*spatial)`` whose gaps have the nearest value beside them; 0 where there is none."""
+    if gaps.all():
+        return np.zeros_like(values)
+    nearest = ndimage.distance_transform_edt(gaps, return_distances=False, return_indices=True)
+    return np.asarray(values[tuple(nearest)])

@@ -113,8 +113,8 @@ def report_of(corrector: SpatialCorrector) -> dict[str, Any]:
             "network": _bias_row(fit.network, voxel) if fit.rates is not None else None,
             "learnt": fit.learnt,
             "source": fit.source,
-            "correction": fit.correction.scaled(voxel).as_dict(),
-            "move": fit.move.scaled(voxel).as_dict(),
+            "correction": corrector.capped(fit.correction).scaled(voxel).as_dict(),
+            "move": corrector.capped(fit.move).scaled(voxel).as_dict(),
             "held_out": judged.summary(),
             "held_out_predictions": fit.judged.summary(),
             "existence": None

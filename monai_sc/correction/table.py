@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -36,6 +37,7 @@ class ShiftTable:
     """
 
     def __init__(self, reach: float, counts: Sequence[ShiftCounts | None] = ()) -> None:
+        self._rows: np.ndarray | None = None  # of the cases that say what is left; all of them
         steps = int(np.floor(reach / STEP + 1e-6))
         self.shifts = STEP * np.arange(-steps, steps + 1)
         self.still = steps
@@ -63,11 +65,21 @@ class ShiftTable:
             common = same * int((mask & label & counted).sum())
         return ShiftCounts(moved, common, int((label & counted).sum()))
 
+    def learnt_from(self, rows: np.ndarray) -> ShiftTable:
+        """Return this table with the floor that some of the cases give."""
+        table = copy.copy(self)
+        for name in ("floor", "dice"):
+            table.__dict__.pop(name, None)
+        table._rows = rows
+        return table
+
     @functools.cached_property
     def floor(self) -> float:
         """The part of an object that must be left: a half, or a half of what the clean cases say is right."""
         size = self.moved[:, self.still]
         known = (size > 0) & (self.true > 0)
+        if self._rows is not None:
+            known &= np.isin(np.arange(len(known)), self._rows)
         return LEFT * float(min(1.0, (self.true[known] / size[known]).min())) if known.any() else LEFT
 
     @functools.cached_property

@@ -305,7 +305,7 @@ class SpatialCorrectionHandler(StoreRun):
             return False
         if not self._best and not any(record["num_used"]):
             raise ValueError(
-                "displacements must have at least one usable case, but in all "
+                "labels must have at least one usable case, but in all "
                 f"{counted(record['num_skipped'][0], 'clean case')} the label or prediction is empty or full in every "
                 "class; give clean cases that show the structures, or train the network longer."
             )

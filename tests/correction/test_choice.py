@@ -111,6 +111,15 @@ def test_shift_that_leaves_less_than_half_counts_as_refused_and_leaves_the_dice(
     assert table.dice[0, table.nearest(-2)] == pytest.approx(2 * 12 / (12 + 16))
 
 
+def test_case_that_judges_has_no_say_in_what_must_be_left():
+    table = table_of([(disc(9), disc(8), None), (disc(9), disc(3), None)])
+    assert table.dice[1, table.nearest(-4)] > table.dice[1, table.still]
+    others = table.learnt_from(np.array([0]))
+    assert others.floor == 0.5 * disc(8).sum() / disc(9).sum() > table.floor
+    assert others.dice[1, table.nearest(-4)] == table.dice[1, table.still]
+    assert table.learnt_from(np.arange(2)).floor == table.floor
+
+
 def test_floor_is_lower_where_the_clean_labels_are_as_much_smaller():
     table = table_of([(disc(9), disc(4), None)])
     assert table.floor == pytest.approx(0.5 * disc(4).sum() / disc(9).sum())

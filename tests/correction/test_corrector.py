@@ -522,6 +522,16 @@ def test_max_shift_caps_the_shift(representation, spacing, cap, k):
         assert np.array_equal(corrector.transform(prediction, spacing=spacing), expected)
 
 
+def test_report_says_what_is_moved_not_what_was_found():
+    clean, given = [disc(r) for r in (9, 10, 11, 12)], [disc(r + 5) for r in (9, 10, 11, 12)]
+    predictions = [np.where(label, 4.0, -4.0) for label in given]
+    corrector = SpatialCorrector(["disc"], representation="distance", max_shift=1.0)
+    corrector.fit(predictions, clean, given=given, spacing=(0.5, 0.5))
+    told = corrector.report()["classes"]["disc"]
+    assert told["correction"]["shift"] == told["move"]["shift"] == -1.0
+    assert told["bias"] == pytest.approx(-2.5, abs=0.2)
+
+
 def test_max_shift_of_0_moves_nothing():
     predictions, labels = off_by(3)
     corrector = SpatialCorrector(["disc"], max_shift=0).fit(predictions, labels)

@@ -103,6 +103,30 @@ class TestNoNetwork:
         assert np.array_equal(moved[:, :, :32], drawn[:, :, :32])
         assert (moved == 1).sum() < (drawn == 1).sum()
 
+    @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+    def test_boundary_is_not_moved_away_from_what_is_unknown(self, output):
+        """A class that meets unknown voxels has no boundary there."""
+
+        def label(half):
+            drawn = np.zeros((1, SIZE, SIZE), dtype=np.int16)
+            drawn[:, 32 - half : 32 + half] = 1
+            drawn[:, :, 40:] = 255
+            return drawn
+
+        clean, given = ([label(half + k) for half in (9, 10, 11, 12)] for k in (0, 3))
+        corrector = SpatialCorrector(["slab"], output=output, ignore_value=255).fit(None, clean, given=given)
+        assert np.array_equal(corrector.transform(given=given[0]), clean[0])
+        predictions = [np.where(given_label == 1, 4.0, -4.0) for given_label in given]
+        if output == "softmax":
+            predictions = [np.concatenate([-p, p]) for p in predictions]
+        corrector.fit(predictions, clean, given=given)
+        assert np.array_equal(corrector.transform(predictions[0], given=given[0])[:, :, :30], clean[0][:, :, :30])
+
+    def test_label_that_is_wholly_unknown_stays(self):
+        clean, given = ([disc(r + k).astype(np.int16) for r in (9, 10, 11, 12)] for k in (0, 3))
+        corrector = SpatialCorrector(["disc"], ignore_value=255).fit(None, clean, given=given)
+        assert (corrector.transform(given=np.full_like(given[0], 255)) == 255).all()
+
     def test_inputs_are_not_written_to(self):
         _, clean, given = reader_cases(0, 5)
         copies = [g.copy() for g in given]

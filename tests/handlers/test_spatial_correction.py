@@ -1381,7 +1381,7 @@ def test_network_that_collapses_in_the_last_epochs_is_not_trained_again(tmp_path
     trainer.optimizer.param_groups[0]["lr"] = 0.0
     with pytest.raises(
         ValueError,
-        match=r"^displacements must have at least one usable case, but in all 4 clean cases the label or prediction is "
+        match=r"^labels must have at least one usable case, but in all 4 clean cases the label or prediction is "
         r"empty or full in every class; give clean cases that show the structures, or train the network longer\.$",
     ):
         trainer.run()
