@@ -107,11 +107,6 @@ class CaseObjects:
     true: int
     has_given: bool
 
-    def dice(self, kept: np.ndarray) -> float:
-        """Return the Dice of the prediction with some of its objects only."""
-        total = float(self.size[kept].sum()) + self.true
-        return 2 * float(self.common[kept].sum()) / total if total else 1.0
-
 
 def find_objects(logit: np.ndarray, *, voxel: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """Return the objects of a prediction, and what tells how sure the network is of each.
@@ -213,27 +208,32 @@ def choose_presence_rule(cases: Sequence[CaseObjects], rows: np.ndarray) -> Pres
         rows: indices of those that have a say.
     """
     own = [cases[i] for i in rows]
-    if not own:
+    size, common, given = (np.concatenate([*(getattr(c, n) for c in own), []]) for n in ("size", "common", "given"))
+    # An object of which half is right never lowers the Dice.
+    if (2 * common >= size).all():
         return None
-    present = np.array([case.true > 0 for case in own])
-    before = np.array([case.dice(np.ones(len(case.size), dtype=bool)) for case in own])
-    may_empty = bool((~present).any())
+    count = len(own)
+    of = np.repeat(np.arange(count), [len(case.size) for case in own])
+    true = np.array([case.true for case in own])
+    present, may_empty = true > 0, bool((true == 0).any())
+
+    def dice(kept: np.ndarray) -> np.ndarray:
+        total = np.bincount(of, size * kept, count) + true
+        return np.where(total > 0, 2 * np.bincount(of, common * kept, count) / np.maximum(total, 1), 1.0)
+
+    before = dice(np.ones(len(of)))
     best: PresenceRule | None = None
     for index, name in enumerate(FEATURES):
-        values = [_normal(case.features[:, index], name) for case in own]
-        real = [v[case.common > 0] for v, case in zip(values, own, strict=True)]
-        limits = [_bound(np.concatenate([*real[:i], *real[i + 1 :], np.zeros(0)])) for i in range(len(own))]
-        bound = _bound(np.concatenate(real))
+        values = _normal(np.concatenate([case.features[:, index] for case in own]), name)
+        real = common > 0
+        bound = _bound(values[real])
+        limits = _bounds_of_others(values[real], of[real], count)
+        kept = values >= limits[of]
+        for i in () if may_empty else np.flatnonzero(np.bincount(of, kept, count) == 0):
+            objects = np.flatnonzero(of == i)
+            kept[objects[values[objects] == values[objects].max(initial=-np.inf)][:1]] = True
         # Objects that were drawn stay; then all that are under the bound go.
-        spared, after = (
-            np.array(
-                [
-                    case.dice(kept_objects(v, limit, may_empty) | (spare & case.given))
-                    for case, v, limit in zip(own, values, limits, strict=True)
-                ]
-            )
-            for spare in (True, False)
-        )
+        spared, after = dice(kept | (given > 0)), dice(kept)
         drops_given = any(case.has_given for case in own) and clear_gain(after - spared)
         judged = after if drops_given else spared
         gain = float(judged.mean() - before.mean())
@@ -284,6 +284,25 @@ def _normal(values: np.ndarray, name: str) -> np.ndarray:
         return np.asarray(np.log(np.maximum(values, 1e-9)))
     inside = np.clip(values, 1e-9, 1 - 1e-9)
     return np.asarray(np.log(inside) - np.log1p(-inside))
+
+
+def _bounds_of_others(known: np.ndarray, of: np.ndarray, count: int) -> np.ndarray:
+    """Return for each case the bound of the values of all others; ``of`` is the case of each value."""
+    if not len(known):
+        return np.full(count, -np.inf)
+    known = known - (middle := known.mean())
+    number = len(known) - np.bincount(of, minlength=count)
+    safe = np.maximum(number, 2)
+    mean = (known.sum() - np.bincount(of, known, count)) / safe
+    squares = (known**2).sum() - np.bincount(of, known**2, count)
+    spread = np.sqrt(np.maximum(squares - safe * mean**2, 0) / (safe - 1))
+    least = np.full(count, np.inf)
+    np.minimum.at(least, of, known)
+    order = np.argsort(least)
+    others = np.full(count, least[order[0]])
+    others[order[0]] = least[order[1]] if count > 1 else np.inf
+    step = np.array([student(1 - RISK, n) for n in safe.tolist()]) * spread * np.sqrt(1 + 1 / safe)
+    return np.where(number < 3, -np.inf, middle + np.minimum(mean - step, others - spread))
 
 
 def _bound(known: np.ndarray) -> float:

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from monai_sc.correction import PresenceRates, PresenceRule
+from monai_sc.correction.choice import clear_gain
 from monai_sc.correction.presence import (
     FEATURES,
     RISK,
@@ -102,7 +103,6 @@ def test_objects_of_a_case_count_what_is_clean_and_what_was_drawn():
     assert found.common.tolist() == [2, 0, 0]
     assert found.given.tolist() == [False, True, False]
     assert (found.true, found.has_given) == (4, True)
-    assert found.dice(np.array([True, False, False])) == pytest.approx(2 * 2 / (3 + 4))
     ignored = np.zeros((1, 12), dtype=bool)
     ignored[0, 10] = True
     assert len(objects_of_case(logit, label, given, ignored, 1.0).size) == 2
@@ -116,6 +116,64 @@ def slow_bound(values, feature):
     bound = stats.t.ppf(RISK, len(known) - 1, mean, deviation * math.sqrt(1 + 1 / len(known)))
     bound = min(bound, min(known) - deviation)
     return math.exp(bound) if feature == "size" else 1 / (1 + math.exp(-bound))
+
+
+def slow_dice(case, kept):
+    total = case.true + sum(size for size, keep in zip(case.size, kept, strict=True) if keep)
+    return 2 * sum(c for c, keep in zip(case.common, kept, strict=True) if keep) / total if total else 1.0
+
+
+def slow_judgement(cases, index):
+    """Return the Dice of each case by the rule of the others on one feature, with drawn objects spared and without."""
+    may_empty = any(case.true == 0 for case in cases)
+    spared, dropped = [], []
+    for case in cases:
+        known = [v for c in cases if c is not case for v in c.features[c.common > 0, index]]
+        limit = slow_bound(known, FEATURES[index]) if len(known) > 2 else 0
+        values = case.features[:, index]
+        kept = [v >= limit for v in values]
+        if len(kept) and not any(kept) and not may_empty:
+            kept[int(np.argmax(values))] = True
+        dropped.append(slow_dice(case, kept))
+        spared.append(slow_dice(case, [keep or drawn for keep, drawn in zip(kept, case.given, strict=True)]))
+    return np.array(spared), np.array(dropped)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rule_is_judged_by_the_bounds_of_the_others(seed):
+    random = np.random.RandomState(seed)
+    cases = []
+    for _ in range(random.randint(3, 12)):
+        true, false = (random.randint(0, 4, 2) + random.randint(0, 2, 2)) * [1, seed % 3]
+        here = np.array([True] * true + [False] * false, dtype=bool)
+        sure = np.where(here, random.uniform(0.75, 0.99, len(here)), random.uniform(0.5, 0.8, len(here)))
+        size = random.randint(5, 60, len(here))
+        features = np.stack([sure, (1 + sure) / 2, size], axis=1)
+        common = (size * here * random.uniform(0.3, 1, len(here))).astype(int)
+        drawn = here | (random.rand(len(here)) < 0.3) if seed % 2 else np.zeros(len(here), dtype=bool)
+        has_true = seed % 4 == 0 or true  # else each clean case holds the class
+        clean = int(common.sum() + random.randint(0, 9) * true) if has_true else 5
+        cases.append(CaseObjects(features, size, common, drawn, clean, bool(seed % 2)))
+    rule = chosen(cases)
+    before = np.array([slow_dice(case, [True] * len(case.size)) for case in cases])
+    there = np.array([case.true > 0 for case in cases])
+    expected, best = None, 0.0
+    for index, feature in enumerate(FEATURES):
+        spared, dropped = slow_judgement(cases, index)
+        drops = bool(seed % 2) and clear_gain(dropped - spared)
+        judged = dropped if drops else spared
+        gain = judged.mean() - before.mean()
+        known = sum(int((case.common > 0).sum()) for case in cases) > 2
+        harms = there.any() and judged[there].mean() < before[there].mean()
+        if known and not harms and clear_gain(judged - before) and gain > best:
+            expected, best = (feature, drops, judged), gain
+    if expected is None:
+        assert rule is None
+    else:
+        assert (rule.feature, rule.drops_given) == expected[:2]
+        assert rule.gain == pytest.approx(best)
+        assert rule.dice_after[0] == pytest.approx(expected[2].mean())
+        assert rule.may_empty == (not there.all())
 
 
 @pytest.mark.parametrize("feature", FEATURES)
