@@ -72,10 +72,10 @@ def test_same_seed_gives_the_same_and_a_weight_is_1_unless_it_is_given(quick):
     assert again.distance == quick.distance
 
 
-def recovery(clean, true, step_spread=0.0, seed=13, **options):
+def recovery(clean, true, step_spread=0.0, seed=13, budget=20_000, **options):
     """Fit masks that were made with known parameters; of 95 % intervals some miss, with other seeds than these."""
     noisy = noisy_copies(clean, seed=seed, step_spread=step_spread, **true)
-    fit = fit_markov_noise(clean, noisy, vary_steps=step_spread > 0, budget=20_000, **options)
+    fit = fit_markov_noise(clean, noisy, vary_steps=step_spread > 0, budget=budget, **options)
     for name in SCALARS:
         if name == "stray_rate":
             continue  # few voxels, or none
@@ -107,7 +107,7 @@ def test_p_value_is_that_of_what_the_parameter_cannot_take_up_of_two_statistics(
 def test_known_noise_with_smoothing_that_shrinks_is_recovered():
     clean = [phantom_image((64, 64), k)[1][:1] for k in range(60)]
     true = {"num_steps": 10, "expansion_prob": 0.3, "march_prob": 0.2, "smoothing": "before_flips", "smooth_sigma": 1.2}
-    fit = recovery(clean, true, max_steps=50)
+    fit = recovery(clean, true, budget=10_000, max_steps=50)
     low, high = fit.intervals["expansion_prob"]
     assert high - low < 0.25
 

@@ -292,7 +292,8 @@ def test_record_tells_the_best_check_of_all_and_of_each_class(present, learnt):
     # Lesion: the other two cases choose the second check for the first one, and the first check for the others.
     before = [[[0.5, 0.5, 0.5], [0.25, 0.5, 0.75]], [[0.5, 0.5, 0.5], [0.0, 0.0, 0.0]]]
     after = [[[0.5, 0.75, 1.0], [1.0, 0.5, 0.5]], [[0.5, 0.5, 0.5], [0.0, 0.75, 0.75]]]
-    checks = [{"epoch": e, "before": b, "after": a} for e, b, a in zip((2, 4), before, after, strict=True)]
+    known = {"learnt": [True, True]}
+    checks = [{"epoch": e, "before": b, "after": a, **known} for e, b, a in zip((2, 4), before, after, strict=True)]
     others = {"round": 1, "epoch": 8, "metrics": {"a": 1.0}, "restarts": 1}
     record = make_record({"state": state, "classes": classes, "checks": checks}, OPTIONS, **others)
     reports = record.pop("correction")
