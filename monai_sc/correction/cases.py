@@ -82,7 +82,7 @@ def unit_of(spacings: Sequence[Sequence[float] | None]) -> float | None:
 
 
 class Cases:
-    """The cases of one fit, checked, as logits and masks; each pass reads them anew, one at a time.
+    """The cases of one fit, checked, as logits and masks; each pass reads them anew, one after the other.
 
     Args:
         label_format: of predictions and labels.

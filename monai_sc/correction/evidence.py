@@ -16,6 +16,7 @@ from monai_sc.correction.shape import given_offset
 from monai_sc.correction.table import REACH, ShiftCounts, ShiftTable
 from monai_sc.functional.bias import boundary_displacement
 from monai_sc.functional.dice import dice
+from monai_sc.functional.threads import in_threads
 
 Exchange = Callable[[list[Any]], list[Any]]
 """Given what a process measured, one entry per case of its own, it returns that of all processes, in one order."""
@@ -91,7 +92,7 @@ def gather_evidence(
     Raises:
         ValueError: when there is no case, or a case does not fit.
     """
-    own = [_case_evidence(case, metric, region, ShiftTable(reach)) for case in cases]
+    own = list(in_threads(lambda case: _case_evidence(case, metric, region, ShiftTable(reach)), cases))
     rows: list[CaseEvidence] = exchange(own)
     token = secrets.token_hex()
     tokens = exchange([token for _ in own])

@@ -19,6 +19,7 @@ from monai_sc.correction.class_fit import (
 )
 from monai_sc.correction.evidence import Evidence, Exchange, gather_evidence
 from monai_sc.functional.dice import dice
+from monai_sc.functional.threads import in_threads
 
 if TYPE_CHECKING:
     from monai_sc.correction.corrector import SpatialCorrector
@@ -65,10 +66,12 @@ def fit_classes(
         if _is_told(corrector, evidence, [*others, fits]):
             rows = [_told(evidence, i, others[folds[i]]) for i in range(count)]
         else:
-            judged = [
-                _judge(corrector, case, others[folds[position]], fits)
-                for position, case in zip(evidence.positions, cases, strict=True)
-            ]
+            judged = list(
+                in_threads(
+                    lambda own: _judge(corrector, own[1], others[folds[own[0]]], fits),
+                    zip(evidence.positions, cases, strict=True),
+                )
+            )
             rows = exchange(judged)
         for row, shown in zip(rows, evidence.rows, strict=True):
             row["displacement"] = shown.given_displacement

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from monai_sc.correction.cases import Cases, Size
-from monai_sc.correction.choice import ClassCorrection
+from monai_sc.correction.cases import Case, Cases, Size
+from monai_sc.correction.choice import LEAST_SPREAD, ClassCorrection
 from monai_sc.correction.class_fit import ClassFit, Judgement, group_of, upper_bound
 from monai_sc.correction.evidence import Exchange
 from monai_sc.correction.move import box_around, distance
 from monai_sc.correction.shape import given_offset, learn_given_shape
 from monai_sc.correction.table import STEP, ShiftCounts, ShiftTable
 from monai_sc.functional.dice import dice
+from monai_sc.functional.threads import in_threads
 
 if TYPE_CHECKING:
     from monai_sc.correction.corrector import Fields, SpatialCorrector
@@ -83,13 +84,15 @@ def settle_given(corrector: SpatialCorrector, cases: Cases, exchange: Exchange =
         cases: with predictions, and the given labels as their labels.
         exchange: with other processes.
     """
-    rows = []
     fits = pending_fits(corrector)
-    for case in cases:
+
+    def row_of(case: Case) -> GivenRow:
         logits = case.predicted_logits()
         fields = corrector.fields(logits, raw=case.raw, size=case.size, group=case.group, fits=fits)
         plain = corrector.format.predicted(logits if case.raw is None else case.raw)
-        rows.append(given_row(corrector, fields, plain, case.label, case.left_out, case.size, case.group))
+        return given_row(corrector, fields, plain, case.label, case.left_out, case.size, case.group)
+
+    rows = list(in_threads(row_of, cases))
     settle_rows(corrector, exchange(rows), has_groups=cases.columns["groups"] is not None)
 
 
@@ -148,7 +151,8 @@ def _choose_source(
 
     The error of corrected predictions is known from clean cases. What given labels differ from them by is the error of
     both: were the two independent, their squares would add up. A network that has memorised its labels differs from
-    them by less, so that they seem better than they are, and stay.
+    them by less, so that they seem better than they are, and stay. A good network serves as well where the boundaries of
+    given labels lie off by clearly more from case to case than its own.
     """
     shape = fit.shape
     if shape is None or not shape.num_cases or not fit.learnt:
@@ -174,7 +178,7 @@ def _choose_source(
     # Where clean cases show the network off, the labels that it has learnt from are off as well.
     towards = fit.judged.accepted and fit.correction.representation != "none"
     towards = towards and (shape.offset + _rest_of_bias(fit)) * fit.correction.shift_of() > 0
-    if (towards and worst < GOOD) or blend < BETTER * label:
+    if ((towards or _scattered(fit)) and worst < GOOD) or blend < BETTER * label:
         bound = upper_bound(1 - after) if len(after) > 2 else 2 * network + 0.05
         if move.representation == "none":  # where the network says that labels lie, whether that is clear or not
             own = {group: _on_grid(offset, corrector.reach) for group, offset in shape.group_offsets.items()}
@@ -185,6 +189,18 @@ def _choose_source(
         limit = max(bound, upper_bound(1 - curves[cases, [table.nearest(shift) for shift in shifts]]))
         return replace(fit, move=move, source="blend" if weight else "predict", limit=limit)
     return replace(fit, move=move, source=best)
+
+
+def _scattered(fit: ClassFit) -> bool:
+    """Say whether given labels lie off by clearly more from case to case than the network does on clean cases.
+
+    It is the F test of the two variances; a network that has memorised some of the labels makes them seem less.
+    """
+    network, shape = fit.network, fit.shape
+    if shape is None or network.num_used < 3 or shape.num_cases < 3 or not np.isfinite(network.spread):
+        return False
+    ratio = shape.spread**2 / max(network.spread, LEAST_SPREAD) ** 2
+    return bool(ratio > stats.f.ppf(0.99, shape.num_cases - 1, network.num_used - 1))
 
 
 def _rest_of_bias(fit: ClassFit) -> float:

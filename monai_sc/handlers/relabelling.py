@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,11 @@ from monai_sc.correction.cases import Size, in_voxels
 from monai_sc.correction.class_fit import ClassFit
 from monai_sc.correction.corrector import Fields
 from monai_sc.correction.given import given_row, pending_fits, settle_rows
+from monai_sc.correction.label import Corrected
 from monai_sc.correction.state import plain, read_fit
 from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.checks import check_same_shape
+from monai_sc.functional.threads import in_threads
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.handlers.pairs import judge_fit, judge_pair, pair_moves
 from monai_sc.handlers.training_data import fold_of
@@ -38,6 +40,18 @@ def to_file_grid(store: LabelStore, loader: DataLoader, case: Mapping[str, Any],
     if MetaKeys.ORIGINAL_AFFINE in case["image"].meta:
         store.check_grid(case["id"], result.shape[1:], case["image"].meta[MetaKeys.ORIGINAL_AFFINE])
     return result
+
+
+class PredictedCase(NamedTuple):
+    """What the corrected label of a case is made from, on the grid of its files."""
+
+    case_id: str
+    corrector: SpatialCorrector
+    fields: Fields
+    given: np.ndarray
+    trusted: np.ndarray | None
+    size: Size
+    group: str | None
 
 
 class Relabelling:
@@ -83,14 +97,15 @@ class Relabelling:
         dataset: Any = self.loader.dataset
         chosen = np.unique(np.linspace(0, len(dataset) - 1, min(SAMPLE, len(dataset))).round().astype(int))
         loader, positions = own_part(self.loader, chosen.tolist())
-        rows = []
         pending = {fold: pending_fits(corrector) for fold, corrector in self.correctors.items()}
-        for case, logits, fold in self._predictions(loader, f"Round {number}: training cases"):
-            corrector = self.correctors[fold]
-            given = self.store.read(case["id"], number)
+
+        def prepared(case: Mapping[str, Any], logits: torch.Tensor, fold: int | None) -> tuple[Any, ...]:
+            corrector, given = self.correctors[fold], self.store.read(case["id"], number)
             fields, predicted, size = self._fields(case, logits, corrector, given, pending[fold])
-            rows.append(given_row(corrector, fields, predicted, given, None, size, self.options.group(case)))
-        rows = gather_items(rows, positions)
+            return corrector, fields, predicted, given, None, size, self.options.group(case)
+
+        cases = (prepared(*found) for found in self._predictions(loader, f"Round {number}: training cases"))
+        rows = gather_items(list(in_threads(lambda own: given_row(*own), cases)), positions)
         for corrector in self.correctors.values():
             settle_rows(corrector, rows, has_groups=self.options.group_key is not None)
         if len(self.store.pairs) > 1 and self.options.representation == "auto":
@@ -114,25 +129,16 @@ class Relabelling:
         size, to_check = 0, {}
         loader, _ = own_part(self.loader)
         with self.store.write_round(number + 1, self._done(record), previous=number) as writer:
-            for case, logits, fold in self._predictions(loader, f"Round {number}: relabelling"):
-                corrector = self.correctors[fold]
-                given = self.store.read(case["id"], number)
-                group = self.options.group(case)
-                fields, _, voxels = self._fields(case, logits, corrector, given)
-                found = corrector.corrected(fields, given, size=voxels, group=group)
-                label = found.masks
-                trusted = self.store.read_trusted(case["id"])
-                if trusted is not None:
-                    label = (label & ~trusted) | (given & trusted)
-                    if self.options.softmax:  # what is as it was given comes before what is corrected
-                        stays = given & trusted
-                        label = np.where(stays.any(axis=0), stays, label)
+            predicted = (
+                self._prepared(*found, number) for found in self._predictions(loader, f"Round {number}: relabelling")
+            )
+            for one, found in in_threads(self._corrected, predicted):
                 notes = {names[k]: note for k, note in found.to_check.items()}
                 if notes:
-                    to_check[case["id"]] = notes
-                details = self._details(record, corrector, group)
-                changed += writer.write(case["id"], label, **details, to_check=notes)
-                size += label[0].size
+                    to_check[one.case_id] = notes
+                details = self._details(record, one.corrector, one.group)
+                changed += writer.write(one.case_id, found.masks, **details, to_check=notes)
+                size += found.masks[0].size
                 refused += found.refused
                 checked += [k in found.to_check for k in range(len(names))]
         counts[:] = np.sum(gather(counts), axis=0)
@@ -152,6 +158,26 @@ class Relabelling:
                     *(number + 1, name, refused[k]),
                 )
         return [int(n) for n in changed]
+
+    def _prepared(self, case: Mapping[str, Any], logits: torch.Tensor, fold: int | None, number: int) -> PredictedCase:
+        """Return what the corrected label of a case is made from."""
+        corrector = self.correctors[fold]
+        given = self.store.read(case["id"], number)
+        fields, _, size = self._fields(case, logits, corrector, given)
+        return PredictedCase(
+            case["id"], corrector, fields, given, self.store.read_trusted(case["id"]), size, self.options.group(case)
+        )
+
+    def _corrected(self, one: PredictedCase) -> tuple[PredictedCase, Corrected]:
+        """Return a case with its corrected label."""
+        found = one.corrector.corrected(one.fields, one.given, size=one.size, group=one.group)
+        if one.trusted is None:
+            return one, found
+        stays = one.given & one.trusted
+        label = (found.masks & ~one.trusted) | stays
+        if self.options.softmax:  # what is as it was given comes before what is corrected
+            label = np.where(stays.any(axis=0), stays, label)
+        return one, replace(found, masks=label)
 
     def _judge_pairs(self, number: int) -> None:
         """Let cases that have both labels say which correction of labels serves, each judged by the others."""
