@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LARGE = 3.0  # standard deviations: a single case counts if its bias is over that many of what cases differ by
 LOGIT_STEP = 0.75  # of the bias, which one step of the "logit" correction removes
 GOOD = 0.25  # error (1 less Dice) of corrected predictions on held-out cases, under which they serve to correct labels
+CLOSE = 0.16  # error under which they serve where labels scatter by more than they do
 BETTER = 0.9  # part of the error of labels without a network that must be left at most with it
 
 
@@ -151,8 +152,8 @@ def _choose_source(
 
     The error of corrected predictions is known from clean cases. What given labels differ from them by is the error of
     both: were the two independent, their squares would add up. A network that has memorised its labels differs from
-    them by less, so that they seem better than they are, and stay. A good network serves as well where the boundaries of
-    given labels lie off by clearly more from case to case than its own.
+    them by less, so that they seem better than they are, and stay. One that is close serves as well where the
+    boundaries of given labels lie off by clearly more from case to case than its own.
     """
     shape = fit.shape
     if shape is None or not shape.num_cases or not fit.learnt:
@@ -178,7 +179,7 @@ def _choose_source(
     # Where clean cases show the network off, the labels that it has learnt from are off as well.
     towards = fit.judged.accepted and fit.correction.representation != "none"
     towards = towards and (shape.offset + _rest_of_bias(fit)) * fit.correction.shift_of() > 0
-    if ((towards or _scattered(fit)) and worst < GOOD) or blend < BETTER * label:
+    if (towards and worst < GOOD) or (_scattered(fit) and worst < CLOSE) or blend < BETTER * label:
         bound = upper_bound(1 - after) if len(after) > 2 else 2 * network + 0.05
         if move.representation == "none":  # where the network says that labels lie, whether that is clear or not
             own = {group: _on_grid(offset, corrector.reach) for group, offset in shape.group_offsets.items()}

@@ -11,8 +11,9 @@ import pytest
 from scipy import ndimage
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.class_fit import judge_labels, upper_bound
+from monai_sc.correction.class_fit import ClassFit, judge_labels, upper_bound
 from monai_sc.correction.fitting import fold_numbers
+from monai_sc.correction.label import DIFFERS, STAYS, ClassLabel, check_label
 
 SIZE = 64
 UNITS = [1.0, 0.7, 0.07, 7e-4, 700.0, 0.00025]
@@ -419,3 +420,43 @@ def test_labels_of_new_cases_hardly_ever_get_worse_in_random_set_ups():
     found = np.array([module.gains(module.draw(seed)) for seed in range(24)])
     assert (found < -0.005).sum() <= 2
     assert found.mean(axis=0).min() > 0.03
+
+
+@pytest.mark.parametrize(
+    ("label", "moved", "given", "taken", "note"),
+    [
+        pytest.param(9, 10, 12, "label", "", id="as-clean-cases-show"),
+        pytest.param(3, 7, 12, "moved", DIFFERS, id="nearer-to-the-moved-label"),
+        pytest.param(13, 7, 12, "given", STAYS, id="nearer-to-the-given-label"),
+    ],
+)
+def test_label_of_a_network_that_is_not_believed_gives_way_to_the_nearer_of_the_others(
+    label, moved, given, taken, note
+):
+    masks = {name: disc(radius)[0] for name, radius in (("label", label), ("moved", moved), ("given", given))}
+    fit = ClassFit(source="blend", limit=0.2)
+    found = ClassLabel(masks["label"], masks["moved"], 0)
+    result, told = check_label(fit, "blend", found, masks["given"], tolerance=1.0)
+    assert result is masks[taken]
+    assert told == note
+
+
+@pytest.mark.parametrize("scatter", [0.0, 4.0])
+def test_labels_that_scatter_by_more_than_a_close_network_are_blended_with_it(scatter):
+    """Without a case that has both labels; the labels have no bias that all of them share."""
+    rng = np.random.default_rng(3)
+
+    def depth(radius):
+        y, x = np.mgrid[:SIZE, :SIZE] - 32
+        return (radius - np.hypot(y, x))[None]
+
+    clean = [depth(radius) for radius in rng.uniform(14, 18, 8)]
+    truth = [prediction >= rng.normal(0, 0.5) for prediction in clean]
+    radii = rng.uniform(14, 18, 24)
+    predictions = [depth(r + e) for r, e in zip(radii, rng.normal(0, 0.5, 24), strict=True)]
+    given = [depth(r + sign * scatter) >= 0 for r, sign in zip(radii, np.tile([1, -1], 12), strict=True)]
+    corrector = SpatialCorrector(["disc"]).fit(clean, truth).fit_given(predictions, given)
+    assert corrector.fits[0].source == ("blend" if scatter else "keep")
+    new, true = depth(16.3), depth(16) >= 0
+    if scatter:
+        assert dice(corrector.transform(new, given=depth(20) >= 0), true) > 0.93 > dice(depth(20) >= 0, true)
