@@ -20,7 +20,6 @@ __all__ = [
     "DIFFERS",
     "EMPTIED",
     "FARTHER",
-    "STAYS",
     "ClassLabel",
     "Corrected",
     "boundary_step",
@@ -30,9 +29,6 @@ __all__ = [
 ]
 
 DIFFERS = "differs from the moved label by more than clean cases ever show: it is the moved label"
-STAYS = (
-    "differs from the moved label by more than clean cases ever show, and less from the given one: it stays as it was"
-)
 EMPTIED = "nothing of it would be left: it stays as it was"
 AGAINST = "moved against the bias of the labels"
 FARTHER = "moved farther, or less, than the labels of clean cases are off"
@@ -203,8 +199,7 @@ def check_label(
     label, note = found.mask, ""
     by_network = source in ("blend", "predict") and np.isfinite(fit.limit) and given.any()
     if by_network and 1 - _dice(label, found.moved) > fit.limit:
-        stays = _dice(label, given) > _dice(label, found.moved)
-        label, note = (given, STAYS) if stays else (found.moved, DIFFERS)
+        label, note = found.moved, DIFFERS
     if given.any() and not label.any():
         may_vanish = fit.rule is not None and fit.rule.drops_given
         return (label if may_vanish else given), "" if may_vanish else EMPTIED

@@ -17,7 +17,7 @@ from monai.config import PathLike
 from rich.progress import track
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.label import DIFFERS, EMPTIED, STAYS, Corrected
+from monai_sc.correction.label import DIFFERS, EMPTIED, Corrected
 from monai_sc.data.audit import check_tolerance
 from monai_sc.data.cases import LazyCases
 from monai_sc.data.correction_folders import UNKNOWN, ClassLabel, CorrectionFolders
@@ -366,7 +366,7 @@ class _Correction:
     def _source(self, k: int, reason: str) -> str:
         """Return where the label of a class in a case comes from, which has that reason to be checked."""
         fit = self.corrector.fits[k]
-        source = "move" if reason == DIFFERS else "keep" if reason in (EMPTIED, STAYS) else fit.source
+        source = "move" if reason == DIFFERS else "keep" if reason == EMPTIED else fit.source
         still = fit.move.representation == "none" or self.corrector.max_shift == 0
         return "keep" if source == "move" and still else source
 

@@ -11,9 +11,8 @@ import pytest
 from scipy import ndimage
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.class_fit import ClassFit, judge_labels, upper_bound
+from monai_sc.correction.class_fit import judge_labels, upper_bound
 from monai_sc.correction.fitting import fold_numbers
-from monai_sc.correction.label import DIFFERS, STAYS, ClassLabel, check_label
 
 SIZE = 64
 UNITS = [1.0, 0.7, 0.07, 7e-4, 700.0, 0.00025]
@@ -420,25 +419,6 @@ def test_labels_of_new_cases_hardly_ever_get_worse_in_random_set_ups():
     found = np.array([module.gains(module.draw(seed)) for seed in range(24)])
     assert (found < -0.005).sum() <= 2
     assert found.mean(axis=0).min() > 0.03
-
-
-@pytest.mark.parametrize(
-    ("label", "moved", "given", "taken", "note"),
-    [
-        pytest.param(9, 10, 12, "label", "", id="as-clean-cases-show"),
-        pytest.param(3, 7, 12, "moved", DIFFERS, id="nearer-to-the-moved-label"),
-        pytest.param(13, 7, 12, "given", STAYS, id="nearer-to-the-given-label"),
-    ],
-)
-def test_label_of_a_network_that_is_not_believed_gives_way_to_the_nearer_of_the_others(
-    label, moved, given, taken, note
-):
-    masks = {name: disc(radius)[0] for name, radius in (("label", label), ("moved", moved), ("given", given))}
-    fit = ClassFit(source="blend", limit=0.2)
-    found = ClassLabel(masks["label"], masks["moved"], 0)
-    result, told = check_label(fit, "blend", found, masks["given"], tolerance=1.0)
-    assert result is masks[taken]
-    assert told == note
 
 
 @pytest.mark.parametrize("scatter", [0.0, 4.0])

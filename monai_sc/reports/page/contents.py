@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from monai_sc.correction.label import AGAINST, DIFFERS, EMPTIED, FARTHER, STAYS
+from monai_sc.correction.label import AGAINST, DIFFERS, EMPTIED, FARTHER
 from monai_sc.data.correction_words import bias_sentence, existence_words
 from monai_sc.reports.page.measures import WARNINGS
 
@@ -20,7 +20,6 @@ REASONS = {
     AGAINST: "against the bias",
     FARTHER: "moved too far",
     DIFFERS: "not believed",
-    STAYS: "not believed",
     EMPTIED: "not emptied",
 }
 """What a reason to check a label is called, the gravest first."""
