@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from monai.config import NdarrayOrTensor
-from scipy import ndimage
 
+from monai_sc.functional.box import filled
 from monai_sc.functional.checks import OUTPUTS, as_array, check_choice
 from monai_sc.functional.correction import one_against_rest, probabilities_to_logits
 
@@ -104,7 +104,7 @@ class LabelFormat:
             )
         unknown = ignored is not None and bool(ignored.any())
         if ignored is not None and unknown:
-            array = np.stack([_filled(own, gap) for own, gap in zip(array, ignored, strict=True)])
+            array = np.stack([filled(own, gap) for own, gap in zip(array, ignored, strict=True)])
         masks = self.exclusive(array[0]) if self.softmax else np.asarray(array == 1)
         if ignored is None or not unknown:
             return masks, None
@@ -131,11 +131,3 @@ class LabelFormat:
         source = None if given is None else as_array(given)
         label = label.astype(np.uint8 if source is None else source.dtype)
         return label if source is None or kept is None else np.where(kept, source, label)
-
-
-def _filled(values: np.ndarray, gaps: np.ndarray) -> np.ndarray:
-    """Return an array ``(*spatial)`` whose gaps have the nearest value beside them; 0 where there is none."""
-    if gaps.all():
-        return np.zeros_like(values)
-    nearest = ndimage.distance_transform_edt(gaps, return_distances=False, return_indices=True)
-    return np.asarray(values[tuple(nearest)])

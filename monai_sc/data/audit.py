@@ -24,6 +24,7 @@ from monai_sc.data.predictions import without_suffix
 from monai_sc.data.simulation.case import load_values
 from monai_sc.data.simulation.masks import find_masks
 from monai_sc.functional.bias import boundary_displacement
+from monai_sc.functional.box import filled
 from monai_sc.functional.dice import dice
 from monai_sc.transforms.distance import voxel_size
 
@@ -74,9 +75,11 @@ class LabelFile:
             raise ValueError(f"Label {self.path} must hold whole numbers from 0, got {wrong[0]:g}.")
         return [round(float(v)) for v in found]
 
-    def masks(self, classes: Sequence[int]) -> np.ndarray:
-        """Return a boolean mask ``(classes, *spatial)`` for each class."""
-        return np.stack([self.values == value for value in classes])
+    def masks(self, classes: Sequence[int], ignore_value: float | None = None) -> np.ndarray:
+        """Return a boolean mask ``(classes, *spatial)`` for each class; an unknown voxel is like the nearest other."""
+        ignored = self.ignored(ignore_value)
+        values = self.values if ignored is None else filled(self.values, ignored)
+        return np.stack([values == value for value in classes])
 
     def ignored(self, ignore_value: float | None) -> np.ndarray | None:
         """Return where the label is unknown ``(*spatial)``, ``None`` where it is known everywhere."""
@@ -223,7 +226,7 @@ def _compared(source: Path, reference: Path, name: str, ignore_value: float | No
         return {**row, "classes": {}}
     unknown = [m for m in (given.ignored(ignore_value), true.ignored(ignore_value)) if m is not None]
     ignore = np.any(unknown, axis=0)[None] if unknown else None
-    pair = [label.masks(classes) for label in (given, true)]
+    pair = [label.masks(classes, ignore_value) for label in (given, true)]
     size = in_voxels(true.spacing, voxel, true.values.ndim) if in_mm else None
     displacement = boundary_displacement(*pair, spacing=size, ignore=ignore)
     if ignore is not None:

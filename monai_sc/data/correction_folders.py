@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import ndimage
 
 from monai_sc.correction.cases import unit_of
 from monai_sc.data.audit import LabelFile, load_label, refuse_other_types
 from monai_sc.data.predictions import find_prediction, load_prediction
 from monai_sc.data.simulation.masks import find_masks
+from monai_sc.functional.box import filled
 from monai_sc.functional.correction import ROUNDING
 
 UNKNOWN = -1  # in a label whose classes are 1, 2, ..., whatever the files call them
@@ -47,10 +47,7 @@ class ClassLabel:
         stays = self.stays
         if stays is None or stays.all():
             return self.values
-        nearest = ndimage.distance_transform_edt(
-            stays, sampling=self.file.spacing, return_distances=False, return_indices=True
-        )
-        return np.asarray(self.values[tuple(nearest)])
+        return filled(self.values, stays, self.file.spacing)
 
     def masks(self, num_classes: int) -> np.ndarray:
         """Return a boolean mask ``(classes, *spatial)`` for each class."""

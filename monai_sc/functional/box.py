@@ -1,10 +1,11 @@
-"""The part of an image that a structure needs."""
+"""The part of an image that a structure needs, and what is not known of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import ndimage
 
 
 def bounding_box(mask: np.ndarray, margin: int | Sequence[int] = 0) -> tuple[slice, ...] | None:
@@ -23,3 +24,19 @@ def bounding_box(mask: np.ndarray, margin: int | Sequence[int] = 0) -> tuple[sli
             return None
         box.append(slice(max(int(hit[0] - more), 0), int(hit[-1] + more) + 1))
     return tuple(box)
+
+
+def filled(values: np.ndarray, gaps: np.ndarray, spacing: Sequence[float] | None = None) -> np.ndarray:
+    """Return ``values`` ``(*spatial)``, whose gaps have the value of the nearest voxel beside them; 0 if there is none.
+
+    A structure that meets voxels which are not known has no boundary there.
+
+    Args:
+        values: not written to.
+        gaps: boolean, same shape.
+        spacing: size of a voxel along each axis.
+    """
+    if gaps.all():
+        return np.zeros_like(values)
+    nearest = ndimage.distance_transform_edt(gaps, sampling=spacing, return_distances=False, return_indices=True)
+    return np.asarray(values[tuple(nearest)])
