@@ -1,6 +1,6 @@
 import pytest
 
-from monai_sc.wording import class_called, counted
+from monai_sc.wording import class_called, counted, signed
 
 
 @pytest.mark.parametrize(
@@ -14,3 +14,11 @@ def test_noun_follows_its_number(number, noun, expected):
 @pytest.mark.parametrize(("name", "expected"), [("1", "class 1"), ("lung", "lung"), ("t1", "t1")])
 def test_a_class_without_a_name_is_called_by_its_value(name, expected):
     assert class_called(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(-2.936, "-2.94"), (0.0, "+0.00"), (0.1, "+0.10"), (-0.00981, "-0.0098"), (0.05, "+0.05"), (float("nan"), "+nan")],
+)
+def test_lengths_in_microscopy_have_two_digits(value, expected):
+    assert signed(value) == expected

@@ -9,7 +9,7 @@ from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
 from monai_sc.commands.report import add_report_option, report_on
-from monai_sc.wording import counted
+from monai_sc.wording import counted, signed
 
 AUDIT_EXAMPLE = """\
 example:
@@ -73,6 +73,8 @@ def _audit(arguments: argparse.Namespace) -> None:
 def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Path | None) -> None:
     from rich.table import Table
 
+    from monai_sc.data.correction_words import unused_notes
+
     out = arguments.out
     unit = result["unit"]
     in_mm = unit == "mm"
@@ -81,7 +83,8 @@ def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Pa
     for name, row in result["classes"].items():
         low, high = row["interval"]
         defined = row["bias"] == row["bias"]
-        bias = f"{row['bias']:+.2f}" + ("" if low != low else f" [{low:+.2f}, {high:+.2f}]") if defined else "undefined"
+        interval = "" if low != low else f" [{signed(low)}, {signed(high)}]"
+        bias = signed(row["bias"]) + interval if defined else "undefined"
         voxels = [f"{row['bias_voxels']:+.2f}" if defined else "-"] if in_mm else []
         table.add_row(name, str(row["cases_used"]), f"{row['dice']:.3f}", bias, row["verdict"], *voxels)
     print_table(table)
@@ -96,8 +99,10 @@ def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Pa
         if row["cases_used"] == 1:
             print(f"Class {name}: one case gives no interval; with a few more there is one.")
         if row["verdict"] == "cannot tell" and widths:
-            more = ", ".join(f"{width:.2f} {unit} with {n}" for n, width in widths)
+            more = ", ".join(f"{signed(width)[1:]} {unit} with {n}" for n, width in widths)
             print(f"Class {name}: half of the interval would be about {more} clean cases.")
+    for note in unused_notes(result["unused"]):
+        print(note)
     if any(row["verdict"] == "biased" for row in result["classes"].values()):
         print(f"To move the labels back, no network is needed: {_next_command(arguments)}")
     if out is not None:

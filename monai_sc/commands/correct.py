@@ -8,7 +8,7 @@ from typing import Any
 
 from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
 from monai_sc.commands.report import add_report_option, report_on
-from monai_sc.wording import counted
+from monai_sc.wording import counted, signed
 
 CORRECT_EXAMPLE = """\
 example:
@@ -95,9 +95,9 @@ def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> N
     of = "the network" if all(row["bias_of"] == "network" for row in rows.values()) else "the labels"
     table = Table("class", f"bias of {of} in {report['unit']}", "verdict", "done", "voxels changed")
     for name, row in rows.items():
-        bias = "undefined" if row["bias"] is None else f"{row['bias']:+.2f}"
+        bias = "undefined" if row["bias"] is None else signed(row["bias"])
         if row["interval"][0] is not None:
-            bias += " [{:+.2f}, {:+.2f}]".format(*row["interval"])
+            bias += " [{}, {}]".format(*map(signed, row["interval"]))
         table.add_row(name, bias, row["verdict"], report["moved"][name], str(report["voxels_changed"][name]))
     print_table(table)
     for name, row in rows.items():

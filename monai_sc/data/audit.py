@@ -22,7 +22,7 @@ from monai_sc.data.label_files import PICTURES, file_suffix
 from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import without_suffix
 from monai_sc.data.simulation.case import load_values
-from monai_sc.data.simulation.masks import find_masks
+from monai_sc.data.simulation.masks import find_in, find_masks, named_alike
 from monai_sc.functional.bias import boundary_displacement
 from monai_sc.functional.box import filled
 from monai_sc.functional.dice import dice
@@ -95,20 +95,21 @@ def load_label(folder: Path, name: str, like: LabelFile | None = None) -> LabelF
     Raises:
         ValueError: when it cannot be read, or lies on another grid.
     """
-    label = LabelFile(folder / name)
+    label = LabelFile(find_in(folder, name))
     if like is not None:
         check_same_grid(label.grid, like.grid)
     return label
 
 
-def pairs_of(labels: Path, clean: Path) -> list[str]:
-    """Return the names that both folders hold.
+def pairs_of(labels: Path, clean: Path) -> tuple[list[str], list[str]]:
+    """Return the names that both folders hold, as the first writes them, and the clean ones that the first lacks.
 
     Raises:
         ValueError: when there is none, or a folder holds no label.
         FileNotFoundError: when a folder does not exist.
     """
-    own, other = find_masks(labels)[0], set(find_masks(clean)[0])
+    own = find_masks(labels)[0]
+    other = set(named_alike(find_masks(clean)[0], own))
     refuse_other_types(own, other)
     both = [name for name in own if name in other]
     if not both:
@@ -116,7 +117,7 @@ def pairs_of(labels: Path, clean: Path) -> list[str]:
             f"{labels} and {clean} must have files of the same names, got {own[0]} there and {min(other)} here; a "
             "clean label is compared with the label of the same case."
         )
-    return both
+    return both, sorted(other - set(own))
 
 
 def refuse_other_types(labels: Iterable[str], clean: Iterable[str]) -> None:
@@ -159,7 +160,8 @@ def audit_folder(
 
     Returns:
         ``unit`` (``"mm"``, or ``"voxels"`` where no file says how large a voxel is), ``voxel`` (the median of the
-        smallest sides of all cases), ``tolerance``, ``ignore_value``, ``cases`` (each with ``name``, ``dice`` and
+        smallest sides of all cases), ``tolerance``, ``ignore_value``, ``unused`` (clean labels without a label of
+        that name, which are not compared), ``cases`` (each with ``name``, ``dice`` and
         ``displacement`` by class), and ``classes``: by name its ``value``, the mean Dice, ``bias`` and ``interval`` in
         the unit, ``bias_voxels``,
         ``verdict``, ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the interval, for other numbers of
@@ -174,12 +176,15 @@ def audit_folder(
     part = part or Part()
     check_tolerance(tolerance)
     source, reference = Path(labels), Path(clean)
-    names = pairs_of(source, reference)
+    names, lone = pairs_of(source, reference)
     in_mm = all(file_suffix(Path(name)) not in PICTURES for name in names)
 
     def compared(chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
         for name in track(chosen, "Comparing labels", disable=not progress):
             yield _compared(source, reference, name, ignore_value, in_mm)
+
+    def result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return _result(rows, source, reference, lone, in_mm, tolerance, ignore_value, class_names)
 
     if part.count > 1 and out is None:
         raise ValueError("out must be given for one of several parts, which exchange through it what they measure.")
@@ -187,7 +192,7 @@ def audit_folder(
         return {}  # there are more parts than cases
     if out is not None:
         asked = [version("monai-sc"), str(labels), str(clean), ignore_value, tolerance, list(class_names or [])]
-        files = [folder / name for folder in (source, reference) for name in names]
+        files = [find_in(folder, name) for folder in (source, reference) for name in names]
         exchange = Exchange(Path(out) / f"{EXCHANGE}{key_of(asked, files)}", part, Path(out))
         if exchange.is_needed:
             with exchange.claimed():
@@ -197,8 +202,8 @@ def audit_folder(
                         with naming(exchange.folder):
                             note(row)
                 with exchange.gathered(names) as rows:
-                    return _result(rows, source, reference, in_mm, tolerance, ignore_value, class_names) if rows else {}
-    return _result(list(compared(names)), source, reference, in_mm, tolerance, ignore_value, class_names)
+                    return result(rows) if rows else {}
+    return result(list(compared(names)))
 
 
 def check_tolerance(tolerance: float | None) -> None:
@@ -240,6 +245,7 @@ def _result(
     rows: Sequence[Mapping[str, Any]],
     source: Path,
     reference: Path,
+    lone: Sequence[str],
     in_mm: bool,
     tolerance: float | None,
     ignore_value: float | None,
@@ -310,6 +316,7 @@ def _result(
         "voxel": voxel,
         "tolerance": limit,
         "ignore_value": ignore_value,
+        "unused": list(lone),
         "cases": cases,
         "classes": result,
     }

@@ -11,10 +11,11 @@ import numpy as np
 from monai_sc.correction.cases import unit_of
 from monai_sc.data.audit import LabelFile, load_label, refuse_other_types
 from monai_sc.data.predictions import find_prediction, load_prediction
-from monai_sc.data.simulation.masks import find_masks
+from monai_sc.data.simulation.masks import find_in, find_masks, named_alike
 from monai_sc.functional.box import filled
 from monai_sc.functional.correction import ROUNDING
 
+SUMS = 0.05  # by which those of probabilities over the channels may differ from 1
 UNKNOWN = -1  # in a label whose classes are 1, 2, ..., whatever the files call them
 
 
@@ -95,13 +96,13 @@ class CorrectionFolders:
         self.kind = kind
         self.ignore_value = ignore
         self.names = find_masks(labels)[0]
-        self.clean_names = find_masks(clean)[0]
+        self.clean_names = sorted(named_alike(find_masks(clean)[0], self.names))
         if predictions is not None:
             for name in dict.fromkeys([*self.names, *self.clean_names]):
                 find_prediction(predictions, name)  # told now, not after an hour
         refuse_other_types(self.names, self.clean_names)
         if trusted is not None:
-            unknown = sorted(set(find_masks(trusted)[0]) - set(self.names))
+            unknown = sorted(set(named_alike(find_masks(trusted)[0], self.names)) - set(self.names))
             if unknown:
                 raise ValueError(f"trusted must hold masks with the names of labels, got {unknown[0]}.")
         known = set(self.clean_names)
@@ -168,6 +169,7 @@ class CorrectionFolders:
         sample = load_prediction(file, first.values.shape, first.affine)
         self.channels = len(sample.values)
         self.probabilities = self._kind_of(sample.are_probabilities, self.clean_names[0])
+        self._refuse_regions(sample.values, file)
         values = sorted({value for own in self._clean.values() for value in own})
         if len(values) == 1 and self.channels <= 2:  # binary masks, perhaps of 0 and 255
             return values
@@ -192,9 +194,9 @@ class CorrectionFolders:
         """Return all files that a correction reads."""
         for name in self.names:
             yield self.labels / name
-            if self.trusted is not None and (self.trusted / name).is_file():
-                yield self.trusted / name
-        yield from (self.clean / name for name in self.clean_names)
+            if self.trusted is not None and find_in(self.trusted, name).is_file():
+                yield find_in(self.trusted, name)
+        yield from (find_in(self.clean, name) for name in self.clean_names)
         if self.predictions is not None:
             for name in dict.fromkeys([*self.names, *self.clean_names]):
                 yield find_prediction(self.predictions, name)
@@ -265,12 +267,26 @@ class CorrectionFolders:
                 f"Prediction {file} must hold probabilities, in [0, 1], got values from {found.values.min():g} to "
                 f"{found.values.max():g}; say kind='logits' if it holds logits."
             )
+        self._refuse_regions(found.values, file)
         return found.values
+
+    def _refuse_regions(self, values: np.ndarray, file: Path) -> None:
+        """Refuse probabilities of several channels that do not exclude each other, such as regions of nnU-Net."""
+        if not self.probabilities or len(values) < 2:
+            return
+        sums = values.sum(axis=0)
+        low, high = float(sums.min()), float(sums.max())
+        if low < 1 - SUMS or high > 1 + SUMS:
+            raise ValueError(
+                f"Prediction {file} must hold the probabilities of a softmax, which sum to 1 in each voxel, got sums "
+                f"from {low:.3g} to {high:.3g}; where its channels are regions that overlap (a sigmoid each), correct "
+                "each region alone, as masks of 0 and 1 with predictions of one channel."
+            )
 
     def trust(self, name: str, like: ClassLabel) -> np.ndarray | None:
         """Return where the label of a case stays ``(1, *spatial)``, ``None`` where it may change everywhere."""
         stays = like.stays
-        if self.trusted is not None and (self.trusted / name).is_file():
+        if self.trusted is not None and find_in(self.trusted, name).is_file():
             trusted = np.asarray(load_label(self.trusted, name, like.file).values != 0)
             stays = trusted if stays is None else stays | trusted
         return None if stays is None else stays[None]

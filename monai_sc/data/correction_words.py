@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from monai_sc.wording import class_called, counted
+from monai_sc.wording import class_called, counted, signed
 
 __all__ = [
     "bias_sentence",
@@ -16,11 +16,13 @@ __all__ = [
     "folder_notes",
     "headline",
     "source_of",
+    "unused_notes",
 ]
 
 Row = Mapping[str, Any]
 
 BY_NETWORK = ("blend", "predict")
+MOST_NAMES = 5  # that a sentence lists
 SINGLE = "a single case carries it, and nothing is held out to judge it by"
 
 
@@ -99,9 +101,9 @@ def class_notes(row: Row, unit: str) -> list[str]:
     network = row["network"]
     if network is not None and row["bias_of"] == "labels" and network["bias"] is not None:
         ends = network["interval"]
-        low_high = "" if ends[0] is None else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
+        low_high = "" if ends[0] is None else f" [{signed(ends[0])}, {signed(ends[1])}]"
         notes.append(
-            f"the network's own bias, which is not that of the labels: {network['bias']:+.2f} {unit}{low_high}, "
+            f"the network's own bias, which is not that of the labels: {signed(network['bias'])} {unit}{low_high}, "
             f"{network['verdict']}"
         )
     if not row["learnt"]:
@@ -125,12 +127,18 @@ def existence_words(refused: int, existence: Mapping[str, Any] | None) -> list[s
 
 def folder_notes(report: Mapping[str, Any]) -> list[str]:
     """Return the sentences on clean labels that say nothing, and on values that stay."""
-    notes = []
-    if number := len(report["unused"]):
-        notes.append(f"{counted(number, 'clean label')} without a label of the same name told nothing of the bias.")
+    notes = unused_notes(report["unused"])
     for value, number in report["other_values"].items():
         notes.append(f"Value {value}, of none of the classes, stays in {counted(number, 'label')}.")
     return notes
+
+
+def unused_notes(names: Sequence[str]) -> list[str]:
+    """Return the sentence on clean labels without a label of the same name, none where there are none."""
+    if not names:
+        return []
+    told = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+    return [f"{counted(len(names), 'clean label')} without a label of the same name told nothing of the bias: {told}."]
 
 
 def bias_sentence(found: Sequence[tuple[str, str, float | None]], *, of: str = "labels") -> str:

@@ -21,6 +21,7 @@ from PIL import Image
 
 from monai_sc.data.cases import file_keys, files_of
 from monai_sc.data.label_files import WRITABLE, file_suffix
+from monai_sc.transforms.geometry import APART, in_mm, mm_per_unit, mm_per_unit_of, voxels_apart
 from monai_sc.transforms.load import read_image, reason_of, unreadable
 
 MAX_CONDITION = 1e6  # of an affine: far above that of any scanner, far below what rounding makes of one without inverse
@@ -77,7 +78,8 @@ def image_grid(path: Path, name: str) -> Grid:
     if not _is_nifti(path):
         return grid_of(read_image(path, name), name)
     image: Any = NibabelReader().read(path)  # where voxel size and affine contradict each other, it corrects one
-    return Grid(name, image.shape[:-1] if image.ndim > 3 else image.shape, np.asarray(image.affine))
+    affine = in_mm(np.asarray(image.affine), mm_per_unit(path))
+    return Grid(name, image.shape[:-1] if image.ndim > 3 else image.shape, affine)
 
 
 def grid_of(image: torch.Tensor, name: str) -> Grid:
@@ -88,7 +90,7 @@ def grid_of(image: torch.Tensor, name: str) -> Grid:
     """
     affine = getattr(image, "meta", {}).get(MetaKeys.ORIGINAL_AFFINE)
     if affine is not None:
-        affine = to_affine_nd(3, np.asarray(affine))
+        affine = in_mm(to_affine_nd(3, np.asarray(affine)), mm_per_unit_of(getattr(image, "meta", {})))
         check_affine(affine, image.ndim - 1, name)
     return Grid(name, tuple(image.shape[1:]), affine)
 
@@ -107,10 +109,11 @@ def check_same_grid(grid: Grid, reference: Grid) -> None:
         )
     if grid.affine is None or reference.affine is None:
         return
-    if not np.allclose(grid.affine, reference.affine, atol=1e-3):
+    apart = voxels_apart(grid.affine, reference.affine, grid.shape)
+    if not apart <= APART:
         raise ValueError(
-            f"{grid.name} must have the affine of {other}, {reference.affine.round(3).tolist()}, got "
-            f"{grid.affine.round(3).tolist()}; resample or reorient one of them."
+            f"{grid.name} must lie where {other} lies, but their corners are up to {apart:.3g} voxels apart; resample "
+            "or reorient one of them."
         )
 
 
@@ -191,7 +194,7 @@ def refuse_unfit_labels(cases: Sequence[Mapping[str, Any]], root: Path) -> None:
                 )
         files = [file for key in file_keys(case) for file in files_of(case, key)]
         for file in files:
-            if file.resolve().is_relative_to(resolved):
+            if any(own.is_relative_to(resolved) for own in (file.resolve(), file.parent.resolve())):
                 raise ValueError(
                     f"root must be a folder without originals, but {root} holds {file} of {case['id']!r}; "
                     "choose an empty or a new folder."

@@ -16,7 +16,7 @@ from nibabel.openers import ImageOpener
 from PIL import Image
 
 from monai_sc.data.durable import sync_file
-from monai_sc.transforms.load import unreadable
+from monai_sc.transforms.load import is_picture_tiff, unreadable
 
 NIFTI = (".nii", ".nii.gz")
 PICTURES = (".png", ".bmp", ".tif", ".tiff")
@@ -82,13 +82,18 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
         stored = _stored_like(raw, given.shape, given.dtype, source, name)
         with ImageOpener(os.fspath(path), "wb") as file:
             file.write(header + stored.tobytes(order="F"))
-    elif suffix in (".png", ".bmp"):
+    elif suffix in (".png", ".bmp") or is_picture_tiff(source):
         with Image.open(source) as picture:
             like = np.asarray(picture)
             written = Image.fromarray(_stored_like(values.T, like.shape, like.dtype, source, name))
             if picture.mode == "P":
                 written.putpalette(picture.getpalette() or [])
-            written.save(path, **{key: picture.info[key] for key in ("dpi", "transparency") if key in picture.info})
+            info: Any = picture.info
+            kept: dict[str, Any] = {key: info[key] for key in ("dpi", "transparency", "compression") if key in info}
+            if suffix in (".tif", ".tiff"):
+                tags: Any = picture
+                kept["tiffinfo"] = {262: tags.tag_v2[262]}
+            written.save(path, **kept)
     else:
         image = itk.imread(os.fspath(source))
         like = itk.array_view_from_image(image)
@@ -119,7 +124,7 @@ def write_map_like(values: np.ndarray, path: Path, source: Path) -> None:
         header = template.header.copy()
         header.set_data_dtype(values.dtype)
         nib.save(type(template)(values.reshape(template.shape), template.affine, header), path)
-    elif suffix in (".png", ".bmp"):
+    elif suffix in (".png", ".bmp") or is_picture_tiff(source):
         Image.fromarray(values.T).save(path)
     else:
         image = itk.imread(os.fspath(source))

@@ -27,6 +27,7 @@ from monai_sc.data.store_contents import find_store, has_contents, read_contents
 from monai_sc.data.usable_cases import UsableCases
 from monai_sc.functional.dice import dice
 from monai_sc.parallel import is_main
+from monai_sc.transforms.geometry import APART, voxels_apart
 from monai_sc.transforms.load import LoadLabel, read_image
 
 __all__ = ["LabelStore"]
@@ -210,11 +211,11 @@ class LabelStore(RoundFolders):
         if isinstance(label, MetaTensor) and MetaKeys.ORIGINAL_AFFINE in label.meta:
             matrices = label.meta[MetaKeys.ORIGINAL_AFFINE], affine
             own, other = (to_affine_nd(3, np.asarray(matrix)) for matrix in matrices)
-            if not np.allclose(own, other, atol=1e-3):
+            apart = voxels_apart(other, own, shape)
+            if not apart <= APART:
                 raise ValueError(
-                    f"Image and label files of case {case_id!r} must have the same affine, got "
-                    f"{other.round(3).tolist()} and {own.round(3).tolist()}; resample or reorient one of "
-                    "them first."
+                    f"Image and label files of case {case_id!r} must lie in one place, but their corners are up to "
+                    f"{apart:.3g} voxels apart; resample or reorient one of them first."
                 )
 
     def position(self, case_id: str) -> int:

@@ -9,6 +9,10 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+from monai.data.utils import to_affine_nd
+
+from monai_sc.data.simulation.masks import find_in
+from monai_sc.transforms.geometry import APART, in_mm, mm_per_unit, voxels_apart
 
 __all__ = ["Prediction", "find_prediction", "load_prediction"]
 
@@ -38,7 +42,7 @@ def find_prediction(folder: Path, name: str) -> Path:
         ValueError: when there are several.
     """
     stem = without_suffix(name)
-    found = [folder / f"{stem}{suffix}" for suffix in SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
+    found = [file for suffix in SUFFIXES if (file := find_in(folder, f"{stem}{suffix}")).is_file()]
     # nnU-Net writes its label map beside the probabilities, under the same name.
     if len(found) > 1 and found[0].suffix == ".npz":
         found = found[:1]
@@ -78,11 +82,12 @@ def load_prediction(path: Path, shape: tuple[int, ...], affine: np.ndarray | Non
             _check_shape(path, (1, *told) if len(told) == len(shape) else (told[-1], *told[:-1]), shape)
             values, sure = np.asarray(image.dataobj, dtype=np.float32).reshape(told), None
             values = values[None] if values.ndim == len(shape) else np.moveaxis(values, -1, 0)
-            found = np.asarray(image.affine)
-            if affine is not None and not np.allclose(found, affine, atol=1e-3):
+            found = in_mm(np.asarray(image.affine), mm_per_unit(path))
+            apart = 0.0 if affine is None else voxels_apart(found, to_affine_nd(3, affine), shape)
+            if not apart <= APART:
                 raise ValueError(
-                    f"its affine must be that of the label, {affine.round(3).tolist()}, got {found.round(3).tolist()}; "
-                    "export it in the geometry of the label"
+                    f"it must lie where its label lies, but their corners are up to {apart:.3g} voxels apart; export "
+                    "it in the geometry of the label"
                 )
     except _OtherGridError:
         raise

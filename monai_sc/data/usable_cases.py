@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,9 @@ def usable_cases(
     usable = UsableCases()
     for case in track(cases, "Checking cases", disable=not (progress and is_main())):
         case_id, images = case["id"], files_of(case, "image")
-        own = {(key, file.resolve()): file for key in ("image", "label") for file in files_of(case, key)}
+        own = {("image", file.resolve()): file for file in images}
+        # Empty masks are equal, and links of equal files lead to one (git-annex): that is no label twice.
+        own |= {("label", Path(os.path.abspath(file))): file for file in files_of(case)}
         try:
             check_files(case)
             for (key, resolved), file in own.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -54,12 +55,26 @@ def check_loaders(
                 f"The PersistentDataset of {name} must have track_meta=True (and weights_only=False), got False: it "
                 "loses the size of a voxel and the grid of the file."
             )
+    _refuse_other_processes(relabel)
     group = () if group_key is None else (group_key,)
     if clean is not None:
         _refuse_shared_cases(clean.dataset, train.data)
         _first_batch("clean_loader", clean, ("image", "label", *group))
     cases: list[dict[str, Any]] = decollate_batch(_first_batch("relabel_loader", relabel, ("id", "image", *group)))
     return cases[0]
+
+
+def _refuse_other_processes(relabel: DataLoader) -> None:
+    """Refuse workers that hold copies of the transforms, whose work cannot be inverted by those of this process."""
+    if not relabel.num_workers:
+        return
+    context = relabel.multiprocessing_context
+    method = multiprocessing.get_start_method() if context is None else context.get_start_method()
+    if method != "fork":
+        raise ValueError(
+            f"relabel_loader must have num_workers=0, or workers that are forked (multiprocessing_context='fork'), got "
+            f"the start method {method!r}: what the transforms of such a worker do cannot be inverted here."
+        )
 
 
 def damaged_file(loaders: Iterable[Any]) -> str:

@@ -23,6 +23,7 @@ from monai_sc.functional.dice import dice
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.parallel import gather, rank, world_size
 from monai_sc.transforms.distance import voxel_size
+from monai_sc.transforms.geometry import mm_per_unit_of
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ def file_voxel(store: LabelStore, case_id: str, options: CorrectionOptions) -> t
     known = math.nan if options.voxel_mm is None else options.voxel_mm
     if affine is None:
         return (1.0,) * (label.ndim - 1), known
-    size = voxel_size(np.asarray(affine), label.ndim - 1)
+    length = mm_per_unit_of(label.meta)
+    size = tuple(side * length for side in voxel_size(np.asarray(affine), label.ndim - 1))
     smallest = min(size)
     sides = (1.0,) * len(size) if options.metric == "taxicab" else tuple(side / smallest for side in size)
     return sides, smallest if options.voxel_mm is None else known

@@ -14,6 +14,7 @@ from monai.utils import TransformBackends
 from monai_sc.functional import signed_distance
 from monai_sc.functional.checks import check_choice
 from monai_sc.functional.distance import METRICS, ORIGINS
+from monai_sc.transforms.geometry import mm_per_unit_of
 from monai_sc.transforms.tensors import as_tensor
 
 
@@ -25,7 +26,8 @@ def spacing_of(x: NdarrayOrTensor) -> tuple[float, ...] | None:
     """
     if not isinstance(x, MetaTensor):
         return None
-    return voxel_size(x.affine, x.ndim - 1)
+    length = mm_per_unit_of(x.meta)
+    return tuple(side * length for side in voxel_size(x.affine, x.ndim - 1))
 
 
 def voxel_size(affine: NdarrayOrTensor, ndim: int) -> tuple[float, ...]:

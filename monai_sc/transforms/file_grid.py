@@ -11,6 +11,7 @@ from monai.transforms import Compose, Invertd
 from monai.utils import MetaKeys, TraceKeys
 
 from monai_sc.transforms.distance import spacing_of, voxel_size
+from monai_sc.transforms.geometry import mm_per_unit_of
 
 TINY = float(torch.finfo(torch.float32).tiny)
 
@@ -43,7 +44,7 @@ def file_grid(image: torch.Tensor, metric: str) -> FileGrid:
     voxel = 1.0 if image.applied_operations else min(size)
     voxel_mm = math.nan
     if affine is not None:
-        voxel = voxel_mm = min(voxel_size(affine, len(size)))
+        voxel = voxel_mm = min(voxel_size(affine, len(size))) * mm_per_unit_of(image.meta)
     if metric == "taxicab":
         return FileGrid(None, min(size) / voxel, voxel_mm)
     return FileGrid(tuple(s / voxel for s in size), 1.0, voxel_mm)

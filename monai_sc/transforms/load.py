@@ -16,6 +16,7 @@ from monai.config import KeysCollection, PathLike
 from monai.data import MetaTensor
 from monai.transforms import LoadImage, MapTransform, Transform
 from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
+from PIL import Image
 
 
 class _Images(threading.local):
@@ -26,8 +27,39 @@ class _Images(threading.local):
         """Made once, since that takes as long as to read a small image."""
         return LoadImage(image_only=True, ensure_channel_first=True)
 
+    @cached_property
+    def load_picture(self) -> LoadImage:
+        """The same by PIL."""
+        return LoadImage("PILReader", image_only=True, ensure_channel_first=True)
+
 
 _IMAGES = _Images()
+MIN_IS_WHITE, PALETTE = 0, 3  # of a TIFF file's photometric interpretation
+
+
+def is_picture_tiff(path: PathLike) -> bool:
+    """Say whether a file is a TIFF picture whose values are not what it shows: white is 0, a bit each, or a palette.
+
+    ITK reads such files otherwise than viewers show them, PIL as they do.
+
+    Raises:
+        ValueError: when it has several pages.
+    """
+    if not os.fspath(path).lower().endswith((".tif", ".tiff")):
+        return False
+    try:
+        with Image.open(path) as picture:
+            shown = getattr(picture, "tag_v2", {}).get(262)
+            unlike = shown in (MIN_IS_WHITE, PALETTE) or picture.mode in ("1", "P")
+            pages = getattr(picture, "n_frames", 1)
+    except Exception:  # which its reader tells
+        return False
+    if unlike and pages > 1:
+        raise ValueError(
+            "its pages are bits, have a palette, or white for 0, which readers show in different ways; convert it to "
+            "grey values, such as with ImageJ, or to .nii.gz"
+        )
+    return unlike
 
 
 def read_image(files: PathLike | Sequence[PathLike], name: str) -> MetaTensor:
@@ -41,7 +73,8 @@ def read_image(files: PathLike | Sequence[PathLike], name: str) -> MetaTensor:
         ValueError: when it cannot be read.
     """
     try:
-        image: MetaTensor = _IMAGES.load(files)
+        picture = isinstance(files, (str, os.PathLike)) and is_picture_tiff(files)
+        image: MetaTensor = (_IMAGES.load_picture if picture else _IMAGES.load)(files)
     except Exception as error:  # each of MONAI's readers has its own
         raise unreadable(name, error) from error
     return image
@@ -57,6 +90,8 @@ def unreadable(name: str, error: BaseException) -> ValueError:
 
 def reason_of(error: BaseException) -> str:
     """Return what a reader says, in one line, without a full stop; that of ITK begins with a place in its own code."""
+    if "is not wrapped for" in str(error):  # ITK, for values that are no numbers
+        return "it holds several values in each voxel, such as colours or layers; export it as one map of classes"
     text = re.sub(r"^.*\(0x[0-9a-f]+\): ", "", " ".join(str(error).split()))
     return text.rstrip(".") or type(error).__name__
 

@@ -308,7 +308,9 @@ def test_volume_that_would_fill_the_memory_is_refused_by_its_header(tmp_path, sh
 def test_prediction_with_another_affine_is_refused(tmp_path):
     nib.save(nib.Nifti1Image(np.zeros((2, 3, 4, 2), np.float32), np.eye(4)), tmp_path / "a.nii.gz")
     assert load_prediction(tmp_path / "a.nii.gz", (2, 3, 4), np.eye(4)).values.shape == (2, 2, 3, 4)
-    with pytest.raises(ValueError, match=r"cannot be used: its affine must be that of the label, .*; export it"):
+    with pytest.raises(
+        ValueError, match=r"cannot be used: it must lie where its label lies, but .* voxels apart; export it"
+    ):
         load_prediction(tmp_path / "a.nii.gz", (2, 3, 4), np.diag([2.0, 2, 2, 1]))
 
 
@@ -375,7 +377,7 @@ def test_audit_of_folders_without_a_common_case_is_refused(folders, tmp_path):
 def test_audit_of_another_affine_is_refused(folders):
     values = np.asarray(nib.load(folders / "clean" / "case0.nii.gz").dataobj)
     nib.save(nib.Nifti1Image(values, np.eye(4)), folders / "clean" / "case0.nii.gz")
-    with pytest.raises(ValueError, match=r"must have the affine of label .*; resample or reorient one of them\.$"):
+    with pytest.raises(ValueError, match=r"must lie where label .* voxels apart; resample or reorient one of them\.$"):
         audit_folder(folders / "labels", folders / "clean", progress=False)
 
 

@@ -151,3 +151,20 @@ def test_image_is_read_to_its_end_to_find_damage(tmp_path):
 @pytest.mark.parametrize("case", [{"id": "a", "image": torch.zeros(1), "label": 3}, "a"], ids=["arrays", "text"])
 def test_cases_that_were_loaded_before_are_not_looked_at(case):
     assert damaged_file([DataLoader(Dataset([case]))]) == ""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork", None])
+def test_workers_of_the_relabel_loader_must_be_forked(method, monkeypatch):
+    """Another start method is refused before the training: the work of its transforms could not be inverted."""
+    data = Dataset([case_of("a")], NOTHING)
+    loader = DataLoader(data, num_workers=1, multiprocessing_context=method)
+    default = "forkserver" if method is None else "fork"
+    monkeypatch.setattr("multiprocessing.get_start_method", lambda *_: default)
+    if method == "fork":
+        assert check(relabel=loader)["id"] == "a"
+        return
+    with pytest.raises(
+        ValueError, match=rf"^relabel_loader must have num_workers=0, .*got the start method '{method or default}'"
+    ):
+        check(relabel=loader)
+    assert check(relabel=DataLoader(data, multiprocessing_context=None))["id"] == "a"

@@ -20,6 +20,8 @@ from monai_sc.data.label_files import PICTURES, file_suffix, write_values_like
 from monai_sc.functional import boundary_displacement, case_seed
 from monai_sc.functional.dice import dice
 from monai_sc.transforms.distance import voxel_size
+from monai_sc.transforms.geometry import in_mm, mm_per_unit
+from monai_sc.transforms.load import is_picture_tiff, reason_of
 
 MakeNoise = Callable[..., Randomizable]
 """Makes the noise transform: called with the list of classes of a label map, or with ``None`` for a binary mask."""
@@ -92,8 +94,9 @@ def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     Raises:
         ValueError: when the file cannot be read, or holds more than one channel.
     """
-    load = LoadImage(image_only=True, ensure_channel_first=True, dtype=None)
     try:
+        reader = "PILReader" if is_picture_tiff(path) else None
+        load = LoadImage(reader, image_only=True, ensure_channel_first=True, dtype=None)
         if path.name.lower().endswith(".gz"):
             _check_gzip(path)
         try:
@@ -102,14 +105,14 @@ def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
             load.dtype = np.float64
             image = load(path)
     except Exception as error:  # each of MONAI's readers has its own
-        raise ValueError(f"it cannot be read: {_one_line(error)}") from error
+        raise ValueError(f"it cannot be read: {reason_of(error)[:300]}") from error
     if len(image) != 1:
         raise ValueError(f"it must hold one channel, got {len(image)}")
     if not image.numel():
         raise ValueError("it holds no voxel")
     values = image.numpy()[0]
     values = values.astype(np.uint8) if values.dtype == bool else values
-    return values, None if file_suffix(path) in PICTURES else np.asarray(image.affine)
+    return values, None if file_suffix(path) in PICTURES else in_mm(np.asarray(image.affine), mm_per_unit(path))
 
 
 def _check_gzip(path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from monai_sc.data.cases import same_name
@@ -15,10 +16,12 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
 
     Hidden files and folders are in neither list.
 
+    A file may be a link, as in data sets of DataLad, git-annex, DVC and Hugging Face: it is only read.
+
     Raises:
         FileNotFoundError: when there is no such folder.
-        ValueError: when there is no mask, a mask would need two files, a link leads out of the folder or to a folder,
-            or two names differ in upper and lower case only.
+        ValueError: when there is no mask, a mask would need two files, a link leads to a folder, or two names differ in
+            upper and lower case only.
     """
     if not source.is_dir():
         raise FileNotFoundError(f"{source} is no folder.")
@@ -37,8 +40,6 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
                     f"{file} keeps header and voxels in two files, which is not simulated; convert it, such as to "
                     ".nrrd, .mha or .nii.gz."
                 )
-            if not file.resolve().is_relative_to(source.resolve()):
-                raise ValueError(f"{file} is a link that leads out of {source}; give the folder of the masks itself.")
             masks.append(file.relative_to(source).as_posix())
     if not masks:
         raise ValueError(f"{source} holds no mask: no file of a type that holds one, {', '.join(ONE_FILE)}.")
@@ -51,6 +52,31 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
             raise ValueError(f"{seen[key]} and {name} in {source} are one name on some systems; rename one of them.")
         seen[key] = name
     return sorted(masks), others
+
+
+def composed(name: str) -> str:
+    """Return a file name as most systems write it; macOS keeps accents apart from their letters."""
+    return unicodedata.normalize("NFC", name)
+
+
+def find_in(folder: Path, name: str) -> Path:
+    """Return the file of a folder with a name, however its accents are written; where there is none, as if it were."""
+    path = folder / name
+    if path.exists() or name.isascii():
+        return path
+    here = folder
+    for part in Path(name).parts:
+        found = here / part
+        if not found.exists() and here.is_dir():
+            found = next((own for own in here.iterdir() if composed(own.name) == composed(part)), found)
+        here = found
+    return here
+
+
+def named_alike(names: Iterable[str], like: Iterable[str]) -> list[str]:
+    """Return names as ``like`` writes them, where they differ only in how accents are written."""
+    known = {composed(name): name for name in like}
+    return [known.get(composed(name), name) for name in names]
 
 
 def refuse_names(source: Path, names: Sequence[str], taken: Sequence[str]) -> None:

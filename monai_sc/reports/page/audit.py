@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from monai_sc.data.audit import LabelFile
+from monai_sc.data.correction_words import unused_notes
 from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
@@ -83,6 +84,7 @@ class AuditSource(Sequence[PageCase]):
                 "labels": str(self.labels),
                 "clean labels": str(self.clean),
                 "tolerance": f"{self.result['tolerance']:.3g} {unit}",
+                **dict(zip(("note",), unused_notes(self.result.get("unused", [])), strict=False)),
                 **versions(),
             },
         )
