@@ -137,7 +137,7 @@ def unused_notes(names: Sequence[str]) -> list[str]:
     """Return the sentence on clean labels without a label of the same name, none where there are none."""
     if not names:
         return []
-    told = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+    told = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if (more := len(names) - MOST_NAMES) > 0 else "")
     return [f"{counted(len(names), 'clean label')} without a label of the same name told nothing of the bias: {told}."]
 
 

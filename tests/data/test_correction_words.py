@@ -9,6 +9,7 @@ from monai_sc.data.correction_words import (
     folder_notes,
     headline,
     source_of,
+    unused_notes,
 )
 
 
@@ -204,10 +205,13 @@ def test_existence_and_other_values_are_told():
     assert existence_words(0, {"rule": {**rule, "drops_given": True}}) == [f"{words}, drawn ones too"]
     assert existence_words(0, None) == existence_words(0, {"rule": None}) == []
     assert folder_notes({"unused": ["a.png"], "other_values": {"7": 3}}) == [
-        "1 clean label without a label of the same name told nothing of the bias.",
+        "1 clean label without a label of the same name told nothing of the bias: a.png.",
         "Value 7, of none of the classes, stays in 3 labels.",
     ]
     assert folder_notes({"unused": [], "other_values": {}}) == []
+    assert unused_notes(list("abcdefg")) == [
+        "7 clean labels without a label of the same name told nothing of the bias: a, b, c, d, e and 2 more."
+    ]
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.9567, ".957"), (1.0, "1.000"), (0.0, ".000")])
