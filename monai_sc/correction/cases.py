@@ -1,4 +1,4 @@
-"""The cases that a corrector is fitted on, read one at a time, with distances in voxels."""
+"""The cases that a corrector is fitted on, read as they are asked for, with distances in voxels."""
 
 from __future__ import annotations
 

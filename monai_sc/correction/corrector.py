@@ -155,8 +155,8 @@ class SpatialCorrector:
         """Measure the bias on clean cases, choose the correction, and judge it.
 
         Args:
-            predictions: of the clean cases, each ``(channels, *spatial)``; read up to twice, one at a time, so
-                a list, or an object that loads a case when it is asked for it, and no generator. ``None``: there are
+            predictions: of the clean cases, each ``(channels, *spatial)``; read up to twice, four at a time at most,
+                so a list, or an object that loads a case when it is asked for it, and no generator. ``None``: there are
                 no predictions, and ``given`` labels are moved.
             labels: the clean labels, in the same order.
             given: the labels that these cases were given, ``None`` for a case that has none.

@@ -43,9 +43,14 @@ def check_name(name: object, what: str) -> None:
         )
 
 
+def composed(name: str) -> str:
+    """Return a file name as most systems write it; macOS keeps accents apart from their letters."""
+    return unicodedata.normalize("NFC", name)
+
+
 def same_name(name: str) -> str:
     """Return what names share that are one on some systems: written in another case, or composed otherwise."""
-    return unicodedata.normalize("NFC", name).casefold()
+    return composed(name).casefold()
 
 
 def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:

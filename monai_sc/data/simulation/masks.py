@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from monai_sc.data.cases import same_name
+from monai_sc.data.cases import composed, same_name
 from monai_sc.data.label_files import ONE_FILE, WRITABLE, file_suffix
 
 
@@ -52,11 +51,6 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
             raise ValueError(f"{seen[key]} and {name} in {source} are one name on some systems; rename one of them.")
         seen[key] = name
     return sorted(masks), others
-
-
-def composed(name: str) -> str:
-    """Return a file name as most systems write it; macOS keeps accents apart from their letters."""
-    return unicodedata.normalize("NFC", name)
 
 
 def find_in(folder: Path, name: str) -> Path:
