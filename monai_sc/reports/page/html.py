@@ -93,7 +93,10 @@ def _number(value: float | None, digits: int = 2) -> str:
 
 
 def _signed(value: float | None, digits: int = 1) -> str:
-    return NOTHING if value is None else f"{value:+.{digits}f}".replace("-", MINUS)
+    if value is None:
+        return NOTHING
+    hidden = 1e-9 < abs(value) < 0.5 * 10**-digits  # a length in microscopy, which is no 0
+    return (f"{value:+.2g}" if hidden else f"{value:+.{digits}f}").replace("-", MINUS)
 
 
 def _percent(value: float) -> str:
