@@ -17,7 +17,7 @@ from monai_sc.reports.audit import check_audit_folder
 from monai_sc.reports.charts import shown_name
 from monai_sc.reports.page import RunSource
 from monai_sc.reports.page.contents import Finding, bias_found
-from monai_sc.reports.page.html import _charted, _signed
+from monai_sc.reports.page.html import MINUS, NOTHING, _charted, _signed
 from monai_sc.reports.shown_cases import find_image
 
 
@@ -338,7 +338,7 @@ def test_charts_are_without_the_labels_of_an_expert_unless_there_are_no_others()
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(-0.0098, "−0.0098"), (0.0, "+0.0"), (-2.94, "−2.9"), (1e-17, "+0.0"), (None, "–")]
+    ("value", "expected"), [(-0.0098, "-0.0098"), (0.0, "+0.0"), (-2.94, "-2.9"), (1e-17, "+0.0"), (None, NOTHING)]
 )
 def test_length_in_microscopy_is_no_0(value, expected):
-    assert _signed(value) == expected
+    assert _signed(value) == expected.replace("-", MINUS)
