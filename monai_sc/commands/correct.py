@@ -37,6 +37,8 @@ def add_correct(commands: Any) -> None:
     parser.add_argument("--predictions", metavar="DIR", help="of a network, for all cases, the clean ones among them")
     parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the report")
     parser.add_argument("--kind", choices=("logits", "probabilities"), help="of predictions whose files do not say it")
+    parser.add_argument("--axes", metavar="AXES", help="of predictions, where labels have others: RAS, or 2,1,3")
+    parser.add_argument("--regions", metavar="VALUES", help="of each channel of predictions that overlap: 1+2,1,2")
     parser.add_argument("--trusted", metavar="DIR", help="folder of masks of voxels that stay as they are")
     parser.add_argument("--names", metavar="NAMES", type=several(str), help="of the classes, by value: lung,heart")
     parser.add_argument("--ignore-value", metavar="V", type=int, help="value of unknown voxels, which stay")
@@ -58,6 +60,7 @@ def add_correct(commands: Any) -> None:
 
 def _correct(arguments: argparse.Namespace) -> None:
     from monai_sc.data import Part, correct_folder
+    from monai_sc.data.regions import read_regions
 
     if arguments.images is not None and not Path(arguments.images).is_dir():
         raise FileNotFoundError(f"{arguments.images} is no folder.")
@@ -68,6 +71,8 @@ def _correct(arguments: argparse.Namespace) -> None:
         arguments.out,
         predictions=arguments.predictions,
         kind=arguments.kind,
+        axes=arguments.axes,
+        regions=None if arguments.regions is None else read_regions(arguments.regions),
         trusted=arguments.trusted,
         class_names=arguments.names,
         ignore_value=arguments.ignore_value,

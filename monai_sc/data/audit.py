@@ -16,6 +16,7 @@ from monai_sc.correction.cases import in_voxels, unit_of
 from monai_sc.correction.class_fit import ClassBias
 from monai_sc.correction.presence import presence_rates
 from monai_sc.correction.state import half_widths
+from monai_sc.data.axes import CHECKED, AxesCheck
 from monai_sc.data.durable import naming
 from monai_sc.data.file_checks import Grid, check_affine, check_same_grid
 from monai_sc.data.label_files import PICTURES, file_suffix
@@ -26,6 +27,7 @@ from monai_sc.data.simulation.masks import find_in, find_masks, named_alike
 from monai_sc.functional.bias import boundary_displacement
 from monai_sc.functional.box import filled
 from monai_sc.functional.dice import dice
+from monai_sc.functional.label_values import MAX_CLASSES, masks_apart, values_in, why_no_label
 from monai_sc.transforms.distance import voxel_size
 
 EXCHANGE = ".audit."  # how the hidden folder of the parts begins
@@ -63,23 +65,46 @@ class LabelFile:
         self.in_mm = self.affine is not None
         self.spacing = (1.0,) * self.values.ndim if self.affine is None else voxel_size(self.affine, self.values.ndim)
 
-    def classes(self, ignore_value: float | None) -> list[int]:
+    def classes(self, ignore_value: float | None, *, judged: bool = True) -> list[int]:
         """Return the values of the classes it holds.
 
+        Args:
+            ignore_value: that of unknown voxels.
+            judged: refuse values that are those of an image, or of a label that was smoothed.
+
         Raises:
-            ValueError: when a value is not a whole number, or negative.
+            ValueError: when a value is not a whole number, or negative, there are too many, or they are refused.
         """
-        found = [v for v in np.unique(self.values) if v not in (0, ignore_value)]
+        distinct = values_in(self.values, MAX_CLASSES + 2)
+        found = [v for v in distinct if v not in (0, ignore_value)]
         wrong = [v for v in found if v < 0 or v != round(float(v))]
         if wrong:
-            raise ValueError(f"Label {self.path} must hold whole numbers from 0, got {wrong[0]:g}.")
+            raise ValueError(
+                f"Label {self.path} must hold whole numbers from 0, got {wrong[0]:g}; an image is no label, and a mask "
+                "that was smoothed or resampled linearly needs a threshold."
+            )
+        if judged or len(found) > MAX_CLASSES:
+            reason = why_no_label(self.values, found=distinct, ignore=ignore_value)
+            if reason:
+                named = "; if these are classes, name them" if judged and len(found) <= MAX_CLASSES else ""
+                raise ValueError(f"Label {self.path} cannot be used: {reason}{named}.")
         return [round(float(v)) for v in found]
 
-    def masks(self, classes: Sequence[int], ignore_value: float | None = None) -> np.ndarray:
-        """Return a boolean mask ``(classes, *spatial)`` for each class; an unknown voxel is like the nearest other."""
+    def masks(self, classes: Sequence[int | Sequence[int]], ignore_value: float | None = None) -> np.ndarray:
+        """Return a boolean mask ``(classes, *spatial)`` for each class; an unknown voxel is like the nearest other.
+
+        Args:
+            classes: of each its value, or its values.
+            ignore_value: of unknown voxels.
+        """
         ignored = self.ignored(ignore_value)
         values = self.values if ignored is None else filled(self.values, ignored)
-        return np.stack([values == value for value in classes])
+        return np.stack([values == own if np.isscalar(own) else np.isin(values, own) for own in classes])
+
+    def known(self, ignore_value: float | None) -> np.ndarray:
+        """Return the values ``(*spatial)``, -1 where the label is unknown."""
+        ignored = self.ignored(ignore_value)
+        return self.values if ignored is None else np.where(ignored, -1, self.values)
 
     def ignored(self, ignore_value: float | None) -> np.ndarray | None:
         """Return where the label is unknown ``(*spatial)``, ``None`` where it is known everywhere."""
@@ -180,8 +205,11 @@ def audit_folder(
     in_mm = all(file_suffix(Path(name)) not in PICTURES for name in names)
 
     def compared(chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
+        check = AxesCheck()
         for name in track(chosen, "Comparing labels", disable=not progress):
-            yield _compared(source, reference, name, ignore_value, in_mm)
+            yield _compared(source, reference, name, ignore_value, in_mm, check, judged=class_names is None)
+            if name == chosen[min(CHECKED, len(chosen)) - 1]:
+                check.refuse_turned(f"The labels of {reference}", f"those of {source}", name)
 
     def result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return _result(rows, source, reference, lone, in_mm, tolerance, ignore_value, class_names)
@@ -206,6 +234,24 @@ def audit_folder(
     return result(list(compared(names)))
 
 
+def refuse_masks_apart(found: Mapping[Path, Sequence[int]]) -> None:
+    """Refuse masks of 0 and 1 beside such of 0 and 255: these are no two classes.
+
+    Args:
+        found: the values of the classes in each file.
+
+    Raises:
+        ValueError: naming one of each kind.
+    """
+    apart = masks_apart(found)
+    if apart is not None:
+        one, other = apart
+        raise ValueError(
+            f"All masks must have one value beside 0, got {found[one][0]} in {one} and {found[other][0]} in {other}; "
+            "write one of them in all files."
+        )
+
+
 def check_tolerance(tolerance: float | None) -> None:
     """Refuse a tolerance that is none.
 
@@ -216,19 +262,30 @@ def check_tolerance(tolerance: float | None) -> None:
         raise ValueError(f"tolerance must be at least 0, got {tolerance}.")
 
 
-def _compared(source: Path, reference: Path, name: str, ignore_value: float | None, in_mm: bool) -> dict[str, Any]:
+def _compared(
+    source: Path,
+    reference: Path,
+    name: str,
+    ignore_value: float | None,
+    in_mm: bool,
+    check: AxesCheck,
+    *,
+    judged: bool,
+) -> dict[str, Any]:
     """Return what is measured on a case: for each class in one of its labels, as JSON types.
 
     Distances are in voxels, of the smallest side of the case.
     """
     given = load_label(source, name)
     true = load_label(reference, name, given)
-    values = [label.classes(ignore_value) for label in (given, true)]
+    values = [label.classes(ignore_value, judged=judged) for label in (given, true)]
     classes = sorted({*values[0], *values[1]})
     voxel = float(min(true.spacing)) if in_mm else 1.0
     row: dict[str, Any] = {"case": name, "voxel": voxel, "given": values[0], "clean": values[1]}
     if not classes:
         return {**row, "classes": {}}
+    if not check.is_full:
+        check.add(given.known(ignore_value), true.known(ignore_value))
     unknown = [m for m in (given.ignored(ignore_value), true.ignored(ignore_value)) if m is not None]
     ignore = np.any(unknown, axis=0)[None] if unknown else None
     pair = [label.masks(classes, ignore_value) for label in (given, true)]
@@ -260,6 +317,9 @@ def _result(
     classes = sorted(own_values | true_values)
     if not classes:
         raise ValueError(f"{source} and {reference} hold no class in the cases that both have: all is background.")
+    if class_names is None:
+        folders = (("given", source), ("clean", reference))
+        refuse_masks_apart({folder / row["case"]: row[key] for key, folder in folders for row in rows})
     if not own_values & true_values:
         raise ValueError(
             f"{source} and {reference} must hold the same classes, got the values {sorted(own_values)} and "

@@ -16,7 +16,8 @@ __all__ = ["Case", "LazyCases", "check_cases", "check_list", "check_name", "file
 Case = dict[str, Any]
 """``id``, ``image`` (file, or one per channel), ``label`` (file, or one per class); ``clean_label``, where an expert
 has drawn the case again; ``reference_label``, the truth, for reports only; ``foreground``, the value of the foreground
-in the label files, where it is not 1; ``trusted``, a mask file, or one per class, of voxels whose label stays."""
+in the label files, by default the one that a file holds; ``trusted``, a mask file, or one per class, of voxels whose
+label stays."""
 LABELS = ("label", "clean_label", "reference_label")
 
 UNFIT_NAME = re.compile(r"^\.|^[A-Za-z]:|[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -42,6 +42,8 @@ def correct_folder(
     *,
     predictions: PathLike | None = None,
     kind: str | None = None,
+    axes: str | None = None,
+    regions: Sequence[Sequence[int]] | None = None,
     trusted: PathLike | None = None,
     class_names: Sequence[str] | None = None,
     ignore_value: int | None = None,
@@ -71,6 +73,13 @@ def correct_folder(
             network has not seen (cross-validation), at least for the clean ones. Labels are then maps of 0
             (background) and 1, 2, ..., or masks.
         kind: ``"logits"`` or ``"probabilities"``, where the files of ``predictions`` do not say it.
+        axes: how the axes of ``predictions`` lie, where their files do not say it and they are not those of the labels:
+            an orientation such as ``"RAS"``, or for each axis of a label the number of that of the prediction, negative
+            where it runs the other way, such as ``"2,1"``.
+        regions: the values of each channel of ``predictions``, where these overlap, such as ``[[1, 2], [1], [2]]`` for
+            the whole, and its two parts. By default they are regions if a ``dataset.json`` of nnU-Net in or beside
+            ``predictions`` or ``labels`` says so. Each region is then a class of its own, and a voxel gets the value
+            that is in the right regions.
         trusted: folder of masks of the same names, for some of the cases; where one is not 0, the label stays.
         class_names: for the report, in the order of the values; the values by default.
         ignore_value: value of unknown voxels; they do not count, and stay.
@@ -113,13 +122,14 @@ def correct_folder(
     _refuse_used(target)
     if kind not in (None, "logits", "probabilities"):
         raise ValueError(f"kind must be 'logits' or 'probabilities', got {kind!r}.")
-    folders = CorrectionFolders(**sources, kind=kind, ignore=ignore_value)
-    names = list(class_names) if class_names is not None else [str(value) for value in folders.values]
-    if len(names) != folders.num_classes:
-        values = ", ".join(map(str, folders.values))
-        raise ValueError(
-            f"class_names must name {counted(folders.num_classes, 'class')}, of the values {values}, got {names}."
-        )
+    folders = CorrectionFolders(
+        **sources, kind=kind, ignore=ignore_value, judged=class_names is None, axes=axes, regions=regions
+    )
+    own_names = folders.class_names()
+    names = own_names if class_names is None else list(class_names)
+    if len(names) != len(own_names):
+        number = counted(len(own_names), "class")
+        raise ValueError(f"class_names must name {number}, of the values {', '.join(own_names)}, got {names}.")
     corrector = SpatialCorrector(
         names,
         output=folders.output,
@@ -135,6 +145,8 @@ def correct_folder(
         "monai_sc": version("monai-sc"),
         **{name: str(sources[name]) if name in sources else None for name in named},
         "kind": kind,
+        "axes": axes,
+        "regions": None if folders.regions is None else folders.class_values,
         "class_names": names,
         "ignore_value": ignore_value,
         "max_shift_mm": max_shift_mm,
@@ -243,11 +255,14 @@ class _Correction:
         def predictions(names: Sequence[str], read: Callable[[str], ClassLabel]) -> LazyCases:
             return LazyCases(lambda name: folders.prediction(name, read(name).file), names)
 
+        def given(name: str) -> np.ndarray:
+            return folders.as_label(folders.label(name).values)
+
         fitted = folders.fitted
         corrector.fit(
             predictions(fitted, folders.clean_label) if predicted else None,
-            LazyCases(lambda name: folders.clean_label(name).values[None], fitted),
-            given=LazyCases(lambda name: folders.label(name).values[None] if name in folders.pairs else None, fitted),
+            LazyCases(lambda name: folders.as_label(folders.clean_label(name).values), fitted),
+            given=LazyCases(lambda name: given(name) if name in folders.pairs else None, fitted),
             spacing=folders.spacings,
         )
         if not predicted or not (corrector.shape_weight or corrector.representation == "auto"):
@@ -258,7 +273,7 @@ class _Correction:
         corrector.fit_given(
             predictions(sample, folders.label),
             LazyCases(
-                lambda name: folders.label(name).values[None],
+                given,
                 list(track(sample, "Comparing predictions with labels", disable=not progress)),
             ),
             spacing=[self._spacing(folders.label(name)) for name in sample],
@@ -272,19 +287,19 @@ class _Correction:
         """
         folders, given = self.folders, self.folders.label(name)
         if name in folders.clean_names:
-            label, sources = self._clean(name, given), ["clean"] * folders.num_classes
-            refused, to_check = [0] * folders.num_classes, {}
+            label, sources = self._clean(name, given), ["clean"] * len(self.corrector.class_names)
+            refused, to_check = [0] * len(self.corrector.class_names), {}
         else:
             label, result = self._corrected(name, given)
             refused, to_check = result.refused, result.to_check
-            sources = [self._source(k, to_check.get(k, "")) for k in range(folders.num_classes)]
+            sources = [self._source(k, to_check.get(k, "")) for k in range(len(self.corrector.class_names))]
         file, staged = partial / name, scratch / f".staged{file_suffix(given.file.path)}"
         with naming(self.target / name):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_values_like(folders.as_file(label, given), staged, given.file.path, name="label")
             staged.replace(file)
             sync_folder(file.parent)
-        masks = [given.masks(folders.num_classes), np.stack([label == k + 1 for k in range(folders.num_classes)])]
+        masks = [folders.masks(given.values), folders.masks(label)]
         changed = [int((now != before).sum()) for before, now in zip(*masks, strict=True)]
         others = [] if given.others is None else np.unique(given.file.values[given.others]).tolist()
         return {
@@ -326,7 +341,7 @@ class _Correction:
             **found,
             "unit": unit,
             "output": folders.output,
-            "values": folders.values,
+            "values": folders.class_values,
             "cases": len(entries),
             "pairs": len(folders.pairs),
             "redrawn": sum(entry["source"] == "clean" for entry in entries),
@@ -352,13 +367,16 @@ class _Correction:
 
     def _corrected(self, name: str, given: ClassLabel) -> tuple[np.ndarray, Corrected]:
         """Return the corrected label of a case, and what is to be checked of it."""
-        label, result = self.corrector.correct(
+        drawn = given.filled()
+        found, result = self.corrector.correct(
             self.folders.prediction(name, given.file),
-            given=given.filled()[None],
+            given=self.folders.as_label(drawn),
             trusted=self.folders.trust(name, given),
             spacing=self._spacing(given),
         )
-        return np.where(given.stays, given.values, label[0]) if given.stays is not None else label[0], result
+        dice_of = [row["held_out"]["after"] for row in self.corrector.report()["classes"].values()]
+        label = self.folders.from_label(found, drawn, dice_of)
+        return label if given.stays is None else np.where(given.stays, given.values, label), result
 
     def _spacing(self, label: ClassLabel) -> tuple[float, ...] | None:
         return label.file.spacing if self.folders.in_mm else None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from monai_sc.correction.cases import unit_of
-from monai_sc.data.audit import LabelFile, load_label, refuse_other_types
+from monai_sc.data.audit import LabelFile, load_label, refuse_masks_apart, refuse_other_types
+from monai_sc.data.axes import CHECKED, Axes, AxesCheck
 from monai_sc.data.predictions import find_prediction, load_prediction
+from monai_sc.data.regions import Regions, described_regions
 from monai_sc.data.simulation.masks import find_in, find_masks, named_alike
 from monai_sc.functional.box import filled
 from monai_sc.functional.correction import ROUNDING
@@ -21,11 +24,11 @@ UNKNOWN = -1  # in a label whose classes are 1, 2, ..., whatever the files call 
 
 @dataclass(frozen=True)
 class ClassLabel:
-    """A label with its classes as 1, 2, ...
+    """A label with its values as 1, 2, ...
 
     Attributes:
         file: what the file holds.
-        values: int16 ``(*spatial)``: 0, the classes, and :py:data:`UNKNOWN`.
+        values: int16 ``(*spatial)``: 0, the values that the files hold as 1, 2, ..., and :py:data:`UNKNOWN`.
         others: boolean, where the file has a value of no class; ``None`` where it has none.
     """
 
@@ -50,10 +53,6 @@ class ClassLabel:
             return self.values
         return filled(self.values, stays, self.file.spacing)
 
-    def masks(self, num_classes: int) -> np.ndarray:
-        """Return a boolean mask ``(classes, *spatial)`` for each class."""
-        return np.stack([self.values == k + 1 for k in range(num_classes)])
-
 
 class CorrectionFolders:
     """What the files of one call are, and how to read them.
@@ -65,6 +64,10 @@ class CorrectionFolders:
         trusted: folder, or none.
         kind: of predictions whose files do not say it.
         ignore: value of unknown voxels.
+        judged: whether to refuse values that are those of an image, or of a label that was smoothed.
+        axes: how those of predictions lie, if not as those of the labels.
+        regions: what the channels of predictions mean, if they overlap; by default as nnU-Net describes it beside the
+            files.
 
     Attributes:
         names: of the labels.
@@ -73,8 +76,9 @@ class CorrectionFolders:
         fitted: of the clean cases that say something: all where there are predictions, else those with both labels.
         in_mm: whether these files say how large a voxel is.
         spacings: of ``fitted``.
-        values: of the classes in the files, in the order of the classes.
-        output: ``"sigmoid"`` for one class, or ``"softmax"``.
+        values: that the labels hold beside 0, sorted.
+        regions: what the classes are, if they overlap; else each value is one.
+        output: ``"sigmoid"`` for one class, and for regions, or ``"softmax"``.
         probabilities: whether predictions are probabilities.
 
     Raises:
@@ -91,10 +95,18 @@ class CorrectionFolders:
         trusted: Path | None = None,
         kind: str | None = None,
         ignore: int | None = None,
+        judged: bool = True,
+        axes: str | None = None,
+        regions: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.predictions, self.labels, self.clean, self.trusted = predictions, labels, clean, trusted
         self.kind = kind
         self.ignore_value = ignore
+        self.judged = judged
+        self.axes = None if axes is None else Axes(axes)
+        self.regions = None if regions is None else Regions(regions)
+        if predictions is not None and regions is None:
+            self.regions = described_regions(predictions, labels)
         self.names = find_masks(labels)[0]
         self.clean_names = sorted(named_alike(find_masks(clean)[0], self.names))
         if predictions is not None:
@@ -120,14 +132,48 @@ class CorrectionFolders:
         else:
             self.values = self._values_of_channels(predictions)
             self.has_others = False
-        self.output = "sigmoid" if len(self.values) == 1 and self.channels < 2 else "softmax"
+            self._refuse_turned_predictions()
+        is_mask = len(self.values) == 1 and self.channels < 2
+        self.output = "sigmoid" if is_mask or self.regions is not None else "softmax"
 
     @property
-    def num_classes(self) -> int:
-        """The number of classes."""
-        return len(self.values)
+    def class_values(self) -> list[Any]:
+        """Of each class its value in the files, or its values."""
+        return self.values if self.regions is None else [list(own) for own in self.regions.sets]
+
+    def class_names(self) -> list[str]:
+        """Return what the classes are called by default."""
+        return [str(value) for value in self.values] if self.regions is None else self.regions.names
+
+    def masks(self, values: np.ndarray) -> np.ndarray:
+        """Return a boolean mask ``(classes, *spatial)`` for each class.
+
+        Args:
+            values: ``(*spatial)``, as of :py:class:`ClassLabel`.
+        """
+        if self.regions is not None:
+            return self.regions.masks(values)
+        return np.stack([values == k + 1 for k in range(len(self.values))])
+
+    def as_label(self, values: np.ndarray) -> np.ndarray:
+        """Return values ``(*spatial)`` as a corrector takes a label."""
+        if self.regions is None:
+            return values[None]
+        return np.where(values == UNKNOWN, UNKNOWN, self.masks(values)).astype(np.int8)
+
+    def from_label(self, label: np.ndarray, given: np.ndarray, dice: Sequence[float | None]) -> np.ndarray:
+        """Return the values ``(*spatial)`` of a label that a corrector returned, which got ``given``.
+
+        Args:
+            label: of the corrector.
+            given: values.
+            dice: of each class to the truth, as far as it is known.
+        """
+        return label[0] if self.regions is None else self.regions.codes(label > 0, given, dice)
 
     def _refuse_without_pairs(self) -> None:
+        if self.regions is not None:
+            raise ValueError("regions say what predictions hold, and need them, got none.")
         if self.kind is not None:
             raise ValueError(f"kind says what predictions hold, and needs them, got {self.kind!r} without.")
         if not self.pairs:
@@ -142,13 +188,20 @@ class CorrectionFolders:
         self._drawn: dict[str, list[int]] = {}
         self._clean: dict[str, list[int]] = {}
         sizes = []
+        check = AxesCheck()
         for name in self.fitted:
             given = load_label(self.labels, name) if name in self.pairs else None
             true = load_label(self.clean, name, given)
             sizes.append((true.in_mm, true.spacing))
-            self._clean[name] = true.classes(self.ignore_value)
+            self._clean[name] = true.classes(self.ignore_value, judged=self.judged)
             if given is not None:
-                self._drawn[name] = given.classes(self.ignore_value)
+                self._drawn[name] = given.classes(self.ignore_value, judged=self.judged)
+                if not check.is_full:
+                    check.add(given.known(self.ignore_value), true.known(self.ignore_value))
+        check.refuse_turned(f"The labels of {self.clean}", f"those of {self.labels}", self.fitted[0])
+        if self.judged:
+            folders = ((self.labels, self._drawn), (self.clean, self._clean))
+            refuse_masks_apart({folder / name: own for folder, found in folders for name, own in found.items()})
         self.in_mm = all(in_mm for in_mm, _ in sizes)
         self.spacings = [spacing if self.in_mm else None for _, spacing in sizes]
 
@@ -166,9 +219,16 @@ class CorrectionFolders:
         """Return the values of the classes that predictions and clean labels have."""
         first = load_label(self.clean, self.clean_names[0])
         file = find_prediction(predictions, self.clean_names[0])
-        sample = load_prediction(file, first.values.shape, first.affine)
+        sample = load_prediction(file, first.values.shape, first.affine, self.axes)
         self.channels = len(sample.values)
         self.probabilities = self._kind_of(sample.are_probabilities, self.clean_names[0])
+        if self.regions is not None:
+            if self.channels != len(self.regions.sets):
+                raise ValueError(
+                    f"regions must name the values of each channel, {self.channels} in {file}, got "
+                    f"{len(self.regions.sets)}: {', '.join(self.regions.names)}."
+                )
+            return self.regions.values
         self._refuse_regions(sample.values, file)
         values = sorted({value for own in self._clean.values() for value in own})
         if len(values) == 1 and self.channels <= 2:  # binary masks, perhaps of 0 and 255
@@ -229,7 +289,11 @@ class CorrectionFolders:
 
     def _mapped(self, label: LabelFile) -> ClassLabel:
         """Return a label with its classes as 1, 2, ..., and refuse other values, unless there may be some."""
-        others = sorted(set(label.classes(self.ignore_value)) - set(self.values))
+        found = label.classes(self.ignore_value, judged=False)
+        others = sorted(set(found) - set(self.values))
+        if others and self.judged:
+            label.classes(self.ignore_value)  # which knows more of what is wrong
+            refuse_masks_apart({label.path: found, self.clean / self.clean_names[0]: self.values})
         if others and not self.has_others:
             raise ValueError(
                 f"Label {label.path} must hold 0 and {', '.join(map(str, self.values))} only, got {others[0]}; "
@@ -242,10 +306,10 @@ class CorrectionFolders:
             values[label.values == self.ignore_value] = UNKNOWN
         return ClassLabel(label, values, np.isin(label.values, others) if others else None)
 
-    def as_file(self, label: np.ndarray, given: ClassLabel) -> np.ndarray:
-        """Return a label ``(*spatial)`` of 0 and the classes with the values of the files; what must stay stays."""
-        written = np.asarray([0, *self.values])[np.maximum(label, 0)]
-        stays = label == UNKNOWN if given.stays is None else given.stays | (label == UNKNOWN)
+    def as_file(self, values: np.ndarray, given: ClassLabel) -> np.ndarray:
+        """Return what a file holds of values ``(*spatial)`` as of :py:class:`ClassLabel`; what must stay stays."""
+        written = np.asarray([0, *self.values])[np.maximum(values, 0)]
+        stays = values == UNKNOWN if given.stays is None else given.stays | (values == UNKNOWN)
         return np.where(stays, given.file.values, written)
 
     def prediction(self, name: str, like: LabelFile) -> np.ndarray | None:
@@ -257,7 +321,7 @@ class CorrectionFolders:
         if self.predictions is None:
             return None
         file = find_prediction(self.predictions, name)
-        found = load_prediction(file, like.values.shape, like.affine)
+        found = load_prediction(file, like.values.shape, like.affine, self.axes)
         if len(found.values) != self.channels:
             raise ValueError(f"All predictions must have {self.channels} channels, got {len(found.values)} in {file}.")
         if self._kind_of(found.are_probabilities, name) != self.probabilities:
@@ -270,17 +334,42 @@ class CorrectionFolders:
         self._refuse_regions(found.values, file)
         return found.values
 
+    def _refuse_turned_predictions(self) -> None:
+        """Refuse predictions that fit labels much better when they are turned, as those of a reader that reorients."""
+        check = AxesCheck()
+        for name in self.names[:: max(1, len(self.names) // CHECKED)][:CHECKED]:
+            label = self.label(name)
+            values = self.prediction(name, label.file)
+            if values is None:
+                return
+            masks = values > (0.5 if self.probabilities else 0)
+            if self.regions is not None:
+                drawn = self.regions.codes(masks, np.zeros_like(label.values))
+            else:
+                drawn = values.argmax(axis=0) if len(values) > 1 else masks[0]
+            check.add(label.values, drawn, label.file.affine)
+        found = check.better()
+        if found is not None:
+            axes, best, given = found
+            way_out = f"say so with --axes={axes} (axes={axes!r} in Python), or export them with the axes of the labels"
+            if self.axes is not None:
+                way_out = f"axes={self.axes.text!r} is not how they lie"
+            raise ValueError(
+                f"Predictions must lie as the labels do, but fit them better with their axes turned: mean Dice "
+                f"{best:.2f} instead of {given:.2f}; {way_out}."
+            )
+
     def _refuse_regions(self, values: np.ndarray, file: Path) -> None:
         """Refuse probabilities of several channels that do not exclude each other, such as regions of nnU-Net."""
-        if not self.probabilities or len(values) < 2:
+        if not self.probabilities or len(values) < 2 or self.regions is not None:
             return
         sums = values.sum(axis=0)
         low, high = float(sums.min()), float(sums.max())
         if low < 1 - SUMS or high > 1 + SUMS:
             raise ValueError(
                 f"Prediction {file} must hold the probabilities of a softmax, which sum to 1 in each voxel, got sums "
-                f"from {low:.3g} to {high:.3g}; where its channels are regions that overlap (a sigmoid each), correct "
-                "each region alone, as masks of 0 and 1 with predictions of one channel."
+                f"from {low:.3g} to {high:.3g}; where its channels are regions that overlap (a sigmoid each), say "
+                "which values each holds: --regions=1+2,1,2 (regions=[[1, 2], [1], [2]] in Python)."
             )
 
     def trust(self, name: str, like: ClassLabel) -> np.ndarray | None:

@@ -103,10 +103,10 @@ def check_same_grid(grid: Grid, reference: Grid) -> None:
     """
     other = reference.name[0].lower() + reference.name[1:]
     if grid.shape != reference.shape:
-        raise ValueError(
-            f"{grid.name} must have the shape of {other}, {reference.shape}, got {grid.shape}; resample or reorient "
-            "one of them."
-        )
+        way_out = "resample or reorient one of them"
+        if grid.affine is None and grid.shape == reference.shape[::-1]:
+            way_out = "height and width are exchanged: turn a copy of one of them, such as with Image.transpose of PIL"
+        raise ValueError(f"{grid.name} must have the shape of {other}, {reference.shape}, got {grid.shape}; {way_out}.")
     if grid.affine is None or reference.affine is None:
         return
     apart = voxels_apart(grid.affine, reference.affine, grid.shape)

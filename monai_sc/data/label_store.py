@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from monai_sc.data.usable_cases import UsableCases
 from monai_sc.functional.dice import dice
 from monai_sc.parallel import is_main
 from monai_sc.transforms.geometry import APART, voxels_apart
-from monai_sc.transforms.load import LoadLabel, read_image
+from monai_sc.transforms.load import TOLERANCE, LoadLabel, read_image
 
 __all__ = ["LabelStore"]
 
@@ -54,8 +55,8 @@ class LabelStore(RoundFolders):
         cases: dictionaries with ``id``, ``image`` and ``label`` (a file, or one per class); optionally ``clean_label``
             (where an expert has drawn the case again: such :py:attr:`pairs` say how far labels are off),
             ``reference_label`` (the truth, for reports only), ``trusted``, and ``foreground`` (the value of the
-            foreground in the files, 1 if absent). What :py:func:`monai_sc.data.usable_cases` left out is kept as
-            ``skipped``, for reports.
+            foreground in the files; by default the one value that a file holds beside 0). What
+            :py:func:`monai_sc.data.usable_cases` left out is kept as ``skipped``, for reports.
         class_names: one per label file of a case, or per value of ``values``; ``class_0`` and so on by default.
         values: the values of the classes, where labels are maps: one file per case, whose voxels have one value each,
             0 for the background.
@@ -99,6 +100,7 @@ class LabelStore(RoundFolders):
         if len({same_name(name) for name in self.class_names}) != num_classes:
             raise ValueError(f"class_names must be different names on every system, got {self.class_names}.")
         self._last: tuple[Any, Any] = (None, None)
+        self._foregrounds: dict[Path, float | None] = {}
         self._load({})  # which refuses unfit values
         self._case_of = {str(case["id"]): case for case in self.cases}
         self._position_of = {name: position for position, name in enumerate(self._case_of)}
@@ -389,7 +391,7 @@ class LabelStore(RoundFolders):
 
     def load(self, files: Sequence[Path], case: Mapping[str, Any]) -> MetaTensor:
         """Return a label as it lies on the disk; the last one is kept, since a case is read several times in a row."""
-        key = (tuple(files), case.get("foreground", 1))
+        key = (tuple(files), case.get("foreground"))
         if self._last[0] != key:
             self._last = (key, self._load(case)(list(files)))
         label: MetaTensor = self._last[1]
@@ -401,7 +403,28 @@ class LabelStore(RoundFolders):
         return files_of(case) if given else self.files(self._folder(number), case)
 
     def _load(self, case: Mapping[str, Any]) -> LoadLabel:
-        return LoadLabel(foreground=case.get("foreground", 1), values=self.values)
+        return LoadLabel(foreground=case.get("foreground"), values=self.values)
+
+    def foreground(self, case: Mapping[str, Any], position: int) -> float:
+        """Return the value of the foreground in a label file of a case: the one it holds, or that others hold.
+
+        Args:
+            case: of the store.
+            position: of the class.
+        """
+        if "foreground" in case:
+            return float(case["foreground"])
+        alike = (files_of(other)[position] for other in (case, *self.cases))
+        others = (file for other in (case, *self.cases) for file in files_of(other))
+        values = (self._foreground_of(file) for file in chain(alike, others))
+        return next((value for value in values if value is not None), 1.0)
+
+    def _foreground_of(self, file: Path) -> float | None:
+        """Return the value of the foreground that a file holds, ``None`` where it holds none; it is read once."""
+        if file not in self._foregrounds:
+            top = float(read_image(file, f"Label file {file}").max())
+            self._foregrounds[file] = top if top > TOLERANCE else None
+        return self._foregrounds[file]
 
     def _refuse_other_labels(self, number: int) -> None:
         classes = self.record(number)["classes"]

@@ -11,6 +11,7 @@ import nibabel as nib
 import numpy as np
 from monai.data.utils import to_affine_nd
 
+from monai_sc.data.axes import Axes, turned
 from monai_sc.data.simulation.masks import find_in
 from monai_sc.transforms.geometry import APART, in_mm, mm_per_unit, voxels_apart
 
@@ -58,7 +59,9 @@ def without_suffix(name: str) -> str:
     return name[: -len(".nii.gz")] if name.lower().endswith(".nii.gz") else str(Path(name).with_suffix(""))
 
 
-def load_prediction(path: Path, shape: tuple[int, ...], affine: np.ndarray | None) -> Prediction:
+def load_prediction(
+    path: Path, shape: tuple[int, ...], affine: np.ndarray | None, axes: Axes | None = None
+) -> Prediction:
     """Return a prediction for a label of ``shape`` ``(*spatial)``.
 
     ``.nii`` and ``.nii.gz`` hold the channels on the last axis, or one channel without such an axis. ``.npz`` holds
@@ -66,11 +69,20 @@ def load_prediction(path: Path, shape: tuple[int, ...], affine: np.ndarray | Non
     axis of length 1 for pictures; or ``logits`` in the same order. The pickle file that nnU-Net puts beside it is not
     opened, since a pickle can run code: the label file has the geometry.
 
+    Args:
+        path: of the file.
+        shape: of its label ``(*spatial)``.
+        affine: of its label; ``None`` where that has no geometry.
+        axes: how those of the file lie, if not as those of the label.
+
     No voxel is read before the header of the file has told that its shape fits, whatever it would unpack to.
 
     Raises:
         ValueError: when the file cannot be read, or its shape or affine is not that of the label.
     """
+    order = None if axes is None else axes.of(len(shape), affine)
+    if order is not None:
+        shape = tuple(shape[[abs(axis) for axis in order].index(k + 1)] for k in range(len(shape)))
     try:
         if path.suffix == ".npz":
             values, sure = _from_npz(path, shape)
@@ -83,7 +95,7 @@ def load_prediction(path: Path, shape: tuple[int, ...], affine: np.ndarray | Non
             values, sure = np.asarray(image.dataobj, dtype=np.float32).reshape(told), None
             values = values[None] if values.ndim == len(shape) else np.moveaxis(values, -1, 0)
             found = in_mm(np.asarray(image.affine), mm_per_unit(path))
-            apart = 0.0 if affine is None else voxels_apart(found, to_affine_nd(3, affine), shape)
+            apart = 0.0 if affine is None or order is not None else voxels_apart(found, to_affine_nd(3, affine), shape)
             if not apart <= APART:
                 raise ValueError(
                     f"it must lie where its label lies, but their corners are up to {apart:.3g} voxels apart; export "
@@ -98,6 +110,8 @@ def load_prediction(path: Path, shape: tuple[int, ...], affine: np.ndarray | Non
         raise ValueError(f"Prediction {path} cannot be read: {text.rstrip('.')}.") from error
     if not np.isfinite(values).all():
         raise ValueError(f"Prediction {path} must be finite, got nan or infinite values.")
+    if order is not None:
+        values = np.stack([turned(channel, order) for channel in values])
     return Prediction(values, sure)
 
 
@@ -108,9 +122,10 @@ class _OtherGridError(ValueError):
 def _check_shape(path: Path, told: tuple[int, ...], shape: tuple[int, ...]) -> None:
     """Refuse a shape ``(channels, *spatial)`` that a file tells, if a prediction for ``shape`` cannot have it."""
     if told[1:] != shape:
+        exchanged = ", or say with --axes how its axes lie" if sorted(told[1:]) == sorted(shape) else ""
         raise _OtherGridError(
             f"Prediction {path} must lie on the grid of its label, {shape}, got {told[1:]}; export it in the geometry "
-            "of the label."
+            f"of the label{exchanged}."
         )
     if not 0 < told[0] <= MAX_CHANNELS:
         raise ValueError(f"it must hold 1 to {MAX_CHANNELS} channels, got {told[0]}")

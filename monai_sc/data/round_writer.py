@@ -165,8 +165,8 @@ class RoundWriter:
     def _write_files(self, case: Case, mask: np.ndarray, files: list[Path]) -> None:
         sources = files_of(case)
         if self.store.values is None:
-            for channel, file, source in zip(mask, files, sources, strict=True):
-                write_label_like(channel, file, source, case.get("foreground", 1))
+            for k, (channel, file, source) in enumerate(zip(mask, files, sources, strict=True)):
+                write_label_like(channel, file, source, self.store.foreground(case, k))
         else:
             if (mask.sum(axis=0) > 1).any():
                 raise ValueError(

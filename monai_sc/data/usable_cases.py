@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from monai.data import MetaTensor
 from rich.progress import track
 
+from monai_sc.data.axes import AxesCheck
 from monai_sc.data.cases import Case, check_list, file_keys, files_of, same_name
-from monai_sc.data.file_checks import Grid, check_same_grid, check_whole, grid_of, image_grid
+from monai_sc.data.file_checks import check_same_grid, check_whole, grid_of, image_grid
 from monai_sc.functional.checks import check_choice
 from monai_sc.parallel import is_main
 from monai_sc.transforms.load import LoadLabel, read_image
@@ -106,6 +109,7 @@ def usable_cases(
         else:
             usable.append(dict(case))
             taken.update(dict.fromkeys(own, case_id))
+    check_files.axes.refuse_turned("Clean labels", "the labels of the same cases", check_files.last)
     if usable.skipped and (on_bad_case == "raise" or not usable):
         (case_id, reason), *others = usable.skipped.items()
         more = f" {len(others)} more of {len(cases)} cases cannot be used." if others else ""
@@ -123,15 +127,18 @@ class _FileCheck:
     """
 
     def __init__(self, cases: Sequence[Mapping[str, Any]], values: Sequence[int] | None) -> None:
-        foregrounds = {case.get("foreground", 1) for case in cases}
+        foregrounds = {case.get("foreground") for case in cases}
         self.load_label = {value: LoadLabel(foreground=value, values=values) for value in foregrounds}
         num_files = len(files_of(cases[0]))
         if values is not None and num_files > 1:
             raise ValueError(f"With values a label must be one file, a label map, got {num_files} in every case.")
         self.num_classes = num_files if values is None else len(values)
+        self.axes = AxesCheck()
+        self.last = Path()
 
     def __call__(self, case: Mapping[str, Any]) -> None:
         reference = None
+        drawn: dict[str, list[Any]] = {}
         for key in file_keys(case):
             files = files_of(case, key)
             if key == "trusted" and len(files) not in (1, self.num_classes):
@@ -140,18 +147,25 @@ class _FileCheck:
                     f"{self.num_classes}, got {len(files)}."
                 )
             for file in files:
-                grid = self._grid(file, key, case.get("foreground", 1))
+                name = f"{NAMES[key]} {file}"
+                check_whole(file, name, to_end=key != "image")
+                if key == "image":
+                    grid = image_grid(file, name)
+                else:
+                    label = self._read(file, key, case, name)
+                    grid = grid_of(label, name)
+                    if "clean_label" in case and key in ("label", "clean_label"):
+                        drawn.setdefault(key, []).append(np.any(label.numpy(), axis=0))
+                        self.last = file  # a clean one, where both are compared
                 reference = reference or grid
                 check_same_grid(grid, reference)
+        if "clean_label" in drawn and not self.axes.is_full:
+            self.axes.add(*(np.any(drawn[key], axis=0) for key in ("label", "clean_label")))
 
-    def _grid(self, file: Path, key: str, foreground: float) -> Grid:
-        name = f"{NAMES[key]} {file}"
-        check_whole(file, name, to_end=key != "image")
-        if key == "image":
-            return image_grid(file, name)
+    def _read(self, file: Path, key: str, case: Mapping[str, Any], name: str) -> MetaTensor:
         if key != "trusted":
-            return grid_of(self.load_label[foreground](file), name)
+            return self.load_label[case.get("foreground")](file)
         mask = read_image(file, name)
         if len(mask) != 1:
             raise ValueError(f"{name} must hold one channel, got {len(mask)}.")
-        return grid_of(mask, name)
+        return mask

@@ -18,6 +18,8 @@ from monai.transforms import LoadImage, MapTransform, Transform
 from monai.utils import TransformBackends, convert_to_dst_type, convert_to_tensor
 from PIL import Image
 
+from monai_sc.functional.label_values import values_in, why_no_label
+
 
 class _Images(threading.local):
     """What reads all images of a thread; MONAI's readers keep the names of the files of the image that they read."""
@@ -34,6 +36,7 @@ class _Images(threading.local):
 
 
 _IMAGES = _Images()
+TOLERANCE = 1e-3  # for files whose scale makes a 1 read 0.99999997
 MIN_IS_WHITE, PALETTE = 0, 3  # of a TIFF file's photometric interpretation
 
 
@@ -103,7 +106,8 @@ class LoadLabel(Transform):
     0.001 of the one that it should be counts, for files whose scale makes a 1 read 0.99999997.
 
     Args:
-        foreground: the value of the foreground in the files; the background is 0.
+        foreground: the value of the foreground in the files, by default the one value over 0 that a file holds, such as
+            1 or 255; the background is 0.
         values: the label is one file, a label map: channel ``k`` is where it holds ``values[k]``, the background is 0.
 
     Raises:
@@ -115,18 +119,18 @@ class LoadLabel(Transform):
 
     backend = [TransformBackends.NUMPY]
 
-    def __init__(self, *, foreground: float = 1, values: Sequence[int] | None = None) -> None:
-        if not isinstance(foreground, (int, float, np.number)) or not foreground > 0:
+    def __init__(self, *, foreground: float | None = None, values: Sequence[int] | None = None) -> None:
+        if foreground is not None and (not isinstance(foreground, (int, float, np.number)) or not foreground > 0):
             raise ValueError(
                 f"foreground must be the value of the foreground in the files, over 0, got {foreground!r}."
             )
         if values is not None:
             _check_values(values)
-            if foreground != 1:
+            if foreground not in (None, 1):
                 raise ValueError(
                     f"foreground must be left out where values give the classes of a label map, got {foreground!r}."
                 )
-        self.foreground = float(foreground)
+        self.foreground = None if foreground is None else float(foreground)
         self.values = None if values is None else [int(value) for value in values]
 
     def __call__(self, files: PathLike | Sequence[PathLike]) -> MetaTensor:
@@ -153,16 +157,31 @@ class LoadLabel(Transform):
         if len(image) != 1:
             raise ValueError(f"Label file {path} must hold one channel, got {len(image)}.")
         content = image.numpy()[0]
-        wanted = [self.foreground] if self.values is None else self.values
-        masks = np.stack([np.abs(content - value) < 1e-3 for value in wanted])
-        stray = ~masks.any(axis=0) & ~(np.abs(content) < 1e-3)
+        low, top = float(content.min(initial=0)), float(content.max(initial=0))  # either is nan if anything is
+        if not np.isfinite([low, top]).all():
+            raise ValueError(f"Label file {path} must hold numbers, got nan or infinity.")
+        wanted: Sequence[float] = self.values or [self.foreground or (top if top > TOLERANCE else 1.0)]
+        masks = np.stack([np.abs(content - value) < TOLERANCE for value in wanted])
+        stray = ~masks.any(axis=0) & ~(np.abs(content) < TOLERANCE)
         if stray.any():
-            found = ", ".join(f"{v:g}" for v in np.unique(content[stray])[:4])
-            *first, last = (f"{v:g}" for v in [0, *wanted])
-            states = "the case list states the value of the foreground"
-            way_out = states if self.values is None else "values must list every class of the file"
-            raise ValueError(f"Label file {path} must hold {', '.join(first)} and {last} only, got {found}; {way_out}.")
+            raise ValueError(self._refusal(path, content, content[stray]))
         return convert_to_dst_type(masks, image, dtype=torch.uint8)[0]
+
+    def _refusal(self, path: Path, content: np.ndarray, stray: np.ndarray) -> str:
+        """Return what to say of a file with other values than it should hold."""
+        few = [float(value) for value in values_in(stray, limit=4)[:4]]
+        if self.values is not None:
+            *first, last = map(str, [0, *self.values])
+            wanted, way_out = f"{', '.join(first)} and {last} only", "values must list every class of the file"
+        elif self.foreground is not None:
+            wanted, way_out = f"0 and {self.foreground:g} only", "'foreground' of its case must be that value"
+        else:
+            few = [*few, float(content.max())]
+            wanted = "0 and one other value"
+            way_out = "state 'foreground' in its case, or values for the classes of a label map"
+        if self.values is None:
+            way_out = why_no_label(content) or way_out
+        return f"Label file {path} must hold {wanted}, got {', '.join(f'{value:g}' for value in few)}; {way_out}."
 
 
 def _check_values(values: Sequence[int]) -> None:
@@ -179,7 +198,7 @@ class LoadLabeld(MapTransform):
 
     Args:
         keys: of the labels.
-        foreground_key: of the foreground's value in the files, 1 in a case that has no such key.
+        foreground_key: of the foreground's value in the files; without it, it is the one value that a file holds.
         values: of the classes, where the files are label maps; the same in all cases.
         allow_missing_keys: skip a key that is absent.
     """
@@ -200,7 +219,7 @@ class LoadLabeld(MapTransform):
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         d = dict(data)
-        load = LoadLabel(foreground=d.get(self.foreground_key, 1), values=self.values)
+        load = LoadLabel(foreground=d.get(self.foreground_key), values=self.values)
         for key in self.key_iterator(d):
             d[key] = load(d[key])
         return d

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shlex
+import subprocess
+import sys
 import unicodedata
 
+import itk
 import nibabel as nib
 import numpy as np
 import pytest
 from PIL import Image
 
-from monai_sc.data import audit_folder, correct_folder, simulate_folder, usable_cases
+from monai_sc.data import LabelStore, audit_folder, correct_folder, simulate_folder, usable_cases
 from monai_sc.transforms import LoadLabel, RandMarkovLabelNoise
 
 
@@ -185,7 +190,9 @@ def test_channels_that_overlap_are_no_softmax(tmp_path):
         whole = disc(9, 3, 30).astype(np.float32)
         channels = np.stack([whole, whole])  # two regions, of which one holds the other
         np.savez_compressed(tmp_path / "predictions" / f"{k}.npz", probabilities=channels.transpose(0, 3, 2, 1))
-    with pytest.raises(ValueError, match=r"which sum to 1 in each voxel, got sums from 0 to 2; .*correct each region"):
+    with pytest.raises(
+        ValueError, match=r"which sum to 1 in each voxel, got sums from 0 to 2; .*say which values each holds"
+    ):
         correct_folder(labels, clean, tmp_path / "out", predictions=tmp_path / "predictions", progress=False)
     assert not (tmp_path / "out").exists()
 
@@ -202,3 +209,276 @@ def test_layers_are_told_as_what_they_are(tmp_path):
         (tmp_path / folder / "a.seg.nrrd").write_bytes(head.encode() + array.tobytes())
     with pytest.raises(ValueError, match=r"several values in each voxel, such as colours or layers; export it as one"):
         audit_folder(tmp_path / "labels", tmp_path / "clean", progress=False)
+
+
+def write_values(path, values):
+    """Write values ``(*spatial)`` as they are, in the type that the name of the file says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.name.endswith(".nii.gz"):
+        nib.save(nib.Nifti1Image(values, np.eye(4)), path)
+    elif path.suffix in (".nrrd", ".mha"):
+        itk.imwrite(itk.image_from_array(np.ascontiguousarray(values.T)), os.fspath(path))
+    else:
+        Image.fromarray(np.ascontiguousarray(values.T)).save(path)
+
+
+def read_values(path):
+    if path.name.endswith(".nii.gz"):
+        return np.asarray(nib.load(path).dataobj)
+    if path.suffix in (".nrrd", ".mha"):
+        return itk.array_from_image(itk.imread(os.fspath(path))).T
+    return np.asarray(Image.open(path)).T
+
+
+FORMATS = (".png", ".tif", ".bmp", ".nii.gz", ".nrrd", ".mha")
+formats = pytest.mark.parametrize("suffix", FORMATS)
+
+
+def through_jpeg(mask):
+    file = io.BytesIO()
+    Image.fromarray(mask.astype(np.uint8) * 255).save(file, "JPEG", quality=80)
+    return np.array(Image.open(file))
+
+
+def linearly_resampled(mask):
+    """Return a map of 0 and 2 on a finer grid, where every other value at the edge is 1."""
+    values = mask.astype(np.uint8) * 2
+    between = (values[:-1].astype(int) + values[1:] + 1) // 2
+    return np.stack([values[:-1], between.astype(np.uint8)], axis=1).reshape(-1, values.shape[1])
+
+
+def like_an_image(mask):
+    noise = np.random.default_rng(0).normal(0, 10, mask.shape)
+    return (60 + 90 * mask + noise).clip(0, 255).astype(np.uint8)
+
+
+NO_LABELS = {
+    "jpeg": (through_jpeg, r"near 0 and 255 or between them, as a mask that was saved as JPEG or smoothed; set values"),
+    "resampled": (linearly_resampled, r"its value 1 occurs only at edges, .* resample it with nearest neighbours"),
+    "image": (like_an_image, r"only between others, as an image does; give the folder of the labels"),
+}
+
+
+@formats
+@pytest.mark.parametrize(("change", "message"), NO_LABELS.values(), ids=NO_LABELS)
+def test_values_of_no_label_are_refused_with_the_file(tmp_path, suffix, change, message):
+    for k in range(3):
+        write_values(tmp_path / "labels" / f"{k}{suffix}", change(disc(12 + k)))
+        write_values(tmp_path / "clean" / f"{k}{suffix}", change(disc(10 + k)) // 128)
+    for call, folders in (
+        (audit_folder, ("labels", "clean")),
+        (audit_folder, ("clean", "labels")),
+        (correct_folder, ("labels", "clean", "out")),
+        (lambda *given, progress: simulate_folder(*given, markov, progress=progress), ("labels", "noisy")),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=rf"labels/0{suffix} cannot be .*{message}.*\.$"):
+            call(*(tmp_path / folder for folder in folders), progress=False)
+    with pytest.raises(ValueError, match=rf"Label file .*0{suffix} must hold .*{message}"):
+        LoadLabel()(tmp_path / "labels" / f"0{suffix}")
+    assert not (tmp_path / "out").exists()
+    assert not [*tmp_path.glob("noisy/*")]
+
+
+def test_named_classes_are_classes(tmp_path):
+    """A wall of one voxel, which is all edge."""
+    for k in range(3):
+        for folder, radius in (("labels", 13), ("clean", 11)):
+            values = disc(radius + k).astype(np.uint8) + disc(radius + k - 1)
+            write_values(tmp_path / folder / f"{k}.png", values)
+    folders = tmp_path / "labels", tmp_path / "clean"
+    with pytest.raises(ValueError, match=r"value 1 occurs only at edges, .*; if these are classes, name them"):
+        audit_folder(*folders, progress=False)
+    audit = audit_folder(*folders, class_names=["wall", "lumen"], progress=False)
+    assert audit["classes"]["lumen"]["bias"] == pytest.approx(-2, abs=0.2)
+    report = correct_folder(*folders, tmp_path / "out", class_names=["wall", "lumen"], progress=False)
+    assert list(report["classes"]) == ["wall", "lumen"]
+    with pytest.raises(RuntimeError, match=r"value 1 occurs only at edges"):
+        simulate_folder(folders[0], tmp_path / "noisy", markov, progress=False)
+    assert len(simulate_folder(folders[0], tmp_path / "noisy", maps, classes=[1, 2], progress=False)) == 3
+
+
+def maps(classes):
+    return RandMarkovLabelNoise(1.0, num_steps=3, expansion_prob=0.9, march_prob=0.3, classes=classes)
+
+
+@formats
+@pytest.mark.parametrize("folder", ["labels", "clean", "labels without a clean one"])
+def test_masks_of_0_and_1_beside_0_and_255_are_refused(tmp_path, suffix, folder):
+    for k in range(5):
+        write_values(tmp_path / "labels" / f"{k}{suffix}", disc(12 + k).astype(np.uint8))
+        if k < 3:
+            write_values(tmp_path / "clean" / f"{k}{suffix}", disc(10 + k).astype(np.uint8))
+    write_values(tmp_path / folder.split()[0] / f"{4 if ' ' in folder else 1}{suffix}", disc(12).astype(np.uint8) * 255)
+    folders = tmp_path / "labels", tmp_path / "clean"
+    message = r"^All masks must have one value beside 0, got 1 in .* and 255 in .*; write one of them in all files\.$"
+    if " " not in folder:
+        with pytest.raises(ValueError, match=message):
+            audit_folder(*folders, progress=False)
+    with pytest.raises(ValueError, match=message):
+        correct_folder(*folders, tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+@formats
+@pytest.mark.parametrize("value", [1, 255])
+def test_store_takes_masks_of_any_value_and_writes_it_again(tmp_path, suffix, value):
+    cases = []
+    for k, mask in enumerate([disc(12), disc(9), disc(0)]):  # the last one is empty
+        for name in ("image", "label"):
+            content = mask.astype(np.uint8) * (value if name == "label" else 3)
+            write_values(tmp_path / name / f"{k}{suffix}", content)
+        cases.append({"id": str(k), **{name: str(tmp_path / name / f"{k}{suffix}") for name in ("image", "label")}})
+    store = LabelStore(tmp_path / "store", usable_cases(cases, progress=False))
+    assert store.read("0").sum() == disc(12).sum()
+    larger = disc(14)[None]
+    with store.write_round(1, {}) as writer:
+        for case in cases:
+            writer.write(case["id"], larger)
+    for case in store.datalist():
+        content = read_values(tmp_path / "store" / case["label"])
+        assert set(np.unique(content)) == {0, value}
+        assert np.array_equal(content > 0, larger[0])
+
+
+TURNS = {
+    "mirrored": lambda values: values[::-1],
+    "upside-down": lambda values: values[:, ::-1],
+    "transposed": lambda values: np.swapaxes(values, 0, 1),
+    "turned-left": lambda values: np.swapaxes(values, 0, 1)[::-1],
+    "turned-right": lambda values: np.swapaxes(values, 0, 1)[:, ::-1],
+    "turned-over": lambda values: values[::-1, ::-1],
+    "other-diagonal": lambda values: np.swapaxes(values, 0, 1)[::-1, ::-1],
+}
+
+
+def aside(radius, k):
+    """Return an object that no turn maps to itself, somewhere on the left."""
+    x, y = np.indices((40, 40)) - np.array([12 + k % 3, 17]).reshape(2, 1, 1)
+    return ((x / radius) ** 2 + (y / (0.6 * radius)) ** 2 <= 1) | ((np.abs(x - 4) < radius / 3) & (np.abs(y + 6) < 3))
+
+
+@formats
+@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
+def test_clean_labels_that_lie_otherwise_are_refused_with_the_way_to_turn_them(tmp_path, suffix, turn):
+    for k in range(4):
+        write_values(tmp_path / "labels" / f"{k}{suffix}", aside(10, k).astype(np.uint8))
+        write_values(tmp_path / "clean" / f"{k}{suffix}", np.ascontiguousarray(turn(aside(8, k)).astype(np.uint8)))
+    folders = tmp_path / "labels", tmp_path / "clean"
+    for call in (
+        lambda: audit_folder(*folders, progress=False),
+        lambda: correct_folder(*folders, tmp_path / "out", progress=False),
+    ):
+        with pytest.raises(
+            ValueError, match=r"^The labels of .* must lie as those of .* do, but fit them better"
+        ) as told:
+            call()
+    way_out = str(told.value).split("turn copies of them with ")[1].rstrip(".")
+    if suffix in (".png", ".tif", ".bmp"):
+        (tmp_path / "clean").rename(tmp_path / "copies")
+        command = way_out.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
+        subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+        (tmp_path / "copies").rename(tmp_path / "clean")
+    else:
+        for k in range(4):
+            file = tmp_path / "clean" / f"{k}{suffix}"
+            write_values(file, np.ascontiguousarray(eval(way_out, {"np": np, "a": read_values(file)})))
+    (row,) = audit_folder(*folders, progress=False)["classes"].values()
+    assert row["bias"] < -1
+    case = {
+        "id": "a",
+        "image": str(tmp_path / "labels" / f"0{suffix}"),
+        "label": str(tmp_path / "labels" / f"1{suffix}"),
+    }
+    assert len(usable_cases([case | {"clean_label": str(tmp_path / "clean" / f"1{suffix}")}], progress=False)) == 1
+
+
+@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
+def test_case_list_with_clean_labels_that_lie_otherwise_is_refused(tmp_path, turn):
+    cases = []
+    for k in range(3):
+        shown = {"image": aside(10, k), "label": aside(10, k), "clean_label": np.ascontiguousarray(turn(aside(9, k)))}
+        for name, mask in shown.items():
+            write_values(tmp_path / name / f"{k}.png", mask.astype(np.uint8) * 255)
+        cases.append({"id": str(k), **{name: str(tmp_path / name / f"{k}.png") for name in shown}})
+    with pytest.raises(ValueError, match=r"^Clean labels must lie as the labels of the same cases do, but fit"):
+        usable_cases(cases, progress=False)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_exchanged_height_and_width_are_told(tmp_path, suffix):
+    write_values(tmp_path / "labels" / f"a{suffix}", aside(8, 0)[:, :30].astype(np.uint8))
+    write_values(tmp_path / "clean" / f"a{suffix}", aside(8, 0)[:, :30].T.astype(np.uint8))
+    with pytest.raises(ValueError, match=r"got \(30, 40\); height and width are exchanged: turn a copy of one of them"):
+        audit_folder(tmp_path / "labels", tmp_path / "clean", progress=False)
+
+
+def predictions(folder, radius, turn, *, volume):
+    """Write what a network says of ten cases, four of which are clean, in axes of its own."""
+    for k in range(10):
+        mask = aside(radius, k).astype(float)
+        mask = np.repeat(mask[..., None], 6, axis=2) if volume else mask
+        inside = np.ascontiguousarray(turn(0.02 + 0.96 * mask))
+        channels = np.stack([1 - inside, inside]).astype(np.float32)
+        axes = (0, *range(channels.ndim - 1, 0, -1))
+        content = channels.transpose(axes)
+        np.savez_compressed(folder / f"{k}.npz", probabilities=content if volume else content[:, None])
+
+
+@pytest.mark.parametrize(("suffix", "affine"), [(".nii.gz", (-1, -1, 2)), (".nii.gz", (1, -1, 2)), (".png", None)])
+def test_predictions_in_other_axes_are_refused_and_read_when_told(tmp_path, suffix, affine):
+    """As nnU-Net writes them with a reader that turns images to RAS."""
+    volume = affine is not None
+    turn = TURNS["transposed"]
+    axes = "2,1"
+    if affine is not None:
+        turn = lambda values: values[:: affine[0], :: affine[1]]  # noqa: E731
+        axes = "RAS"
+    for name in ("labels", "clean", "predictions"):
+        (tmp_path / name).mkdir()
+    for k in range(10):
+        mask = aside(10 if k >= 4 else 8, k).astype(np.uint8)
+        file = tmp_path / ("labels" if k >= 4 else "clean") / f"{k}{suffix}"
+        if affine is None:
+            write_values(file, mask)
+        else:
+            nib.save(nib.Nifti1Image(np.repeat(mask[..., None], 6, axis=2), np.diag([*affine, 1.0])), file)
+    predictions(tmp_path / "predictions", 10, turn, volume=volume)
+    folders = [tmp_path / name for name in ("labels", "clean", "out")]
+    options = {"predictions": tmp_path / "predictions", "progress": False}
+    with pytest.raises(ValueError, match=rf"^Predictions must lie as the labels do, .*; say so with --axes={axes} \("):
+        correct_folder(*folders, **options)
+    with pytest.raises(ValueError, match=r"fit them better with their axes turned: .*; axes='.*' is not how they lie"):
+        correct_folder(*folders, **options, axes="1,2,-3" if volume else "-1,2")
+    assert not (tmp_path / "out").exists()
+    report = correct_folder(*folders, **options, axes=axes)
+    assert report["settings"]["axes"] == axes
+    for k in range(4, 10):
+        truth, given = aside(8, k), aside(10, k)
+        found = read_values(tmp_path / "out" / f"{k}{suffix}") > 0
+        found = found[..., 3] if volume else found
+        assert (found != truth).sum() < 0.6 * (given != truth).sum()
+
+
+@pytest.mark.parametrize("axes", ["", "RAX", "1,1", "0,1", "3,1", "RRS", "a"])
+def test_axes_that_are_none_are_refused(tmp_path, axes):
+    labels, clean = folders(tmp_path, ".nii.gz", nifti())
+    (tmp_path / "predictions").mkdir()
+    for k in range(5):
+        np.savez(tmp_path / "predictions" / f"{k}.npz", logits=np.zeros((1, 30, 30, 30), np.float32))
+    with pytest.raises(ValueError, match=r"^axes must be an orientation such as RAS, or the number of each axis"):
+        correct_folder(labels, clean, tmp_path / "out", predictions=tmp_path / "predictions", axes=axes, progress=False)
+
+
+def test_prediction_whose_axes_are_exchanged_names_the_option(tmp_path):
+    for k in range(2):
+        write_values(tmp_path / "labels" / f"{k}.png", aside(8, k)[:, :30].astype(np.uint8))
+        (tmp_path / "predictions").mkdir(exist_ok=True)
+        np.savez(tmp_path / "predictions" / f"{k}.npz", logits=np.zeros((1, 40, 30), np.float32))
+    with pytest.raises(ValueError, match=r"export it in the geometry of the label, or say with --axes how its"):
+        correct_folder(
+            tmp_path / "labels",
+            tmp_path / "labels",
+            tmp_path / "out",
+            predictions=tmp_path / "predictions",
+            progress=False,
+        )

@@ -452,7 +452,7 @@ BAD_FILES = [
     pytest.param(
         "a.nii",
         lambda f: write_nifti(f, np.arange(1000).reshape(10, 10, 10)),
-        r"it holds 999 different values, as an image does and no label map",
+        r"it holds more than 255 values, as an image does; give the folder of the labels",
         id="image",
     ),
 ]

@@ -197,7 +197,7 @@ def test_missing_file_is_named(tmp_path, as_path):
 
 
 STRAY = [
-    pytest.param(255, 1, r"gray\.png must hold 0 and 1 only, got 255; the case list states", id="0-255-read-as-0-1"),
+    pytest.param(255, 1, r"gray\.png must hold 0 and 1 only, got 255; 'foreground' of", id="0-255-read-as-0-1"),
     pytest.param(1, 255, r"gray\.png must hold 0 and 255 only, got 1;", id="0-1-read-as-0-255"),
     pytest.param(254, 255, r"gray\.png must hold 0 and 255 only, got 254;", id="off-by-one"),
 ]
@@ -213,18 +213,44 @@ def test_stray_value_is_refused_with_the_name_of_its_file(mask, write_png, value
         LoadLabeld("label")({"label": stray, "foreground": foreground})
 
 
-@pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (0.99, "0.99"), (np.nan, "nan"), (-1, "-1")])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.5, r"must hold 0 and one other value, got 0\.5, 1; state 'foreground' in its case, or values for"),
+        (0.99, r"must hold 0 and one other value, got 0\.99, 1;"),
+        (-1, r"must hold 0 and one other value, got -1, 1;"),
+        (np.nan, r"must hold numbers, got nan or infinity\.$"),
+        (-np.inf, r"must hold numbers, got nan or infinity\.$"),
+    ],
+)
 def test_stray_value_of_a_volume_is_refused(volume, write_nifti, value, shown):
     array = volume.astype(np.float32)
     array[0, 0, 0] = value
-    with pytest.raises(ValueError, match=rf"label\.nii\.gz must hold 0 and 1 only, got {shown};"):
+    with pytest.raises(ValueError, match=rf"label\.nii\.gz {shown}"):
         LoadLabel()(write_nifti(array))
 
 
-def test_integer_map_is_refused_and_at_most_four_of_its_values_are_listed(write_png):
-    path = write_png(np.arange(24, dtype=np.uint8).reshape(6, 4))
-    with pytest.raises(ValueError, match=r"must hold 0 and 1 only, got 2, 3, 4, 5; the case list"):
+def test_integer_map_is_refused_and_at_most_five_of_its_values_are_listed(write_png):
+    path = write_png(np.repeat(np.arange(6, dtype=np.uint8), 24).reshape(12, 12))
+    with pytest.raises(ValueError, match=r"must hold 0 and one other value, got 1, 2, 3, 4, 5; state 'foreground' in"):
         LoadLabel()(path)
+
+
+def test_image_is_told_from_a_label_map(write_png):
+    path = write_png(np.arange(24, dtype=np.uint8).reshape(6, 4))
+    with pytest.raises(ValueError, match=r"got 1, 2, 3, 4, 23; it holds 23 values, .* as an image does; give the fo"):
+        LoadLabel()(path)
+
+
+@pytest.mark.parametrize("value", [1, 7, 255])
+def test_foreground_is_the_one_value_beside_0(mask, write_png, value):
+    path = write_png(mask.astype(np.uint8) * value)
+    check_label(LoadLabel()(path), mask[None])
+    check_label(LoadLabeld("label")({"label": str(path)})["label"], mask[None])
+    check_label(LoadLabel()(write_png(np.zeros_like(mask, np.uint8), "empty.png")), np.zeros_like(mask)[None])
+    check_label(LoadLabel()(write_png(np.full_like(mask, value, np.uint8), "full.png")), np.ones_like(mask)[None])
+    both = [path, write_png((~mask).astype(np.uint8) * 3, "other.png")]  # each file has its own
+    check_label(LoadLabel()(both), np.stack([mask, ~mask]))
 
 
 @pytest.mark.parametrize("channels", [2, 3, 4])
@@ -279,7 +305,7 @@ def test_last_axis_of_length_one_is_the_channel(write_nifti):
     check_label(LoadLabel(values=[1, 2, 4])(path), [value == LABEL_MAP for value in (1, 2, 4)])
 
 
-@pytest.mark.parametrize(("value", "shown"), [(3, "3"), (1.5, "1.5"), (np.nan, "nan"), (-1, "-1")])
+@pytest.mark.parametrize(("value", "shown"), [(3, "3"), (1.5, "1.5"), (-1, "-1")])
 def test_value_that_is_not_listed_is_refused_with_the_name_of_its_file(write_nifti, value, shown):
     array = LABEL_MAP.astype(np.float32)
     array[0, 0, 0] = value

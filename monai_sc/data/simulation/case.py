@@ -19,6 +19,7 @@ from monai_sc.data.durable import sha256
 from monai_sc.data.label_files import PICTURES, file_suffix, write_values_like
 from monai_sc.functional import boundary_displacement, case_seed
 from monai_sc.functional.dice import dice
+from monai_sc.functional.label_values import MAX_CLASSES, values_in, why_no_label
 from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.geometry import in_mm, mm_per_unit
 from monai_sc.transforms.load import is_picture_tiff, reason_of
@@ -26,7 +27,6 @@ from monai_sc.transforms.load import is_picture_tiff, reason_of
 MakeNoise = Callable[..., Randomizable]
 """Makes the noise transform: called with the list of classes of a label map, or with ``None`` for a binary mask."""
 
-MAX_CLASSES = 250
 TOLERANCE = 1e-3  # as in LoadLabel, for files whose scale makes a 1 read 0.99999997
 
 
@@ -122,11 +122,6 @@ def _check_gzip(path: Path) -> None:
             pass
 
 
-def values_in(array: np.ndarray) -> np.ndarray:
-    """Return the different values of an array, sorted, slice by slice: a copy of all of it would cost memory."""
-    return np.unique(np.concatenate([np.unique(part) for part in array]))
-
-
 def label_of(values: np.ndarray, job: CaseJob) -> tuple[np.ndarray, list[float], bool]:
     """Return the label of a file as a transform takes it, ``(1, *spatial)``, its classes, and whether it is a map.
 
@@ -135,7 +130,7 @@ def label_of(values: np.ndarray, job: CaseJob) -> tuple[np.ndarray, list[float],
     Raises:
         ValueError: when the values are not those of a mask or a label map.
     """
-    found = values_in(values)
+    found = values_in(values, None if job.classes else MAX_CLASSES + 2)
     if not np.all(np.isfinite(found)):
         raise ValueError("it must hold numbers, got nan or infinity")
     if len(found) and max(abs(int(found[0])), abs(int(found[-1]))) >= 2**53:
@@ -152,13 +147,10 @@ def label_of(values: np.ndarray, job: CaseJob) -> tuple[np.ndarray, list[float],
     whole = np.rint(found)
     if not np.all(np.abs(found - whole) <= TOLERANCE):
         raise ValueError("it must hold 0 and one other value, or whole numbers: its values are those of no label map")
-    classes = [int(v) for v in job.classes or np.unique(whole[whole != 0])]
-    if job.classes is None and len(classes) > MAX_CLASSES:
-        raise ValueError(
-            f"it holds {len(classes)} different values, as an image does and no label map; if it is one, name its "
-            "classes"
-        )
     label = values if np.issubdtype(values.dtype, np.integer) else np.rint(values).astype(np.int64)
+    if job.classes is None and (reason := why_no_label(label, found=np.unique(whole))):
+        raise ValueError(f"{reason}; if these are classes, name them")
+    classes = [int(v) for v in job.classes or np.unique(whole[whole != 0])]
     return label[None], [float(c) for c in classes], True
 
 
