@@ -73,7 +73,7 @@ def _audit(arguments: argparse.Namespace) -> None:
 def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Path | None) -> None:
     from rich.table import Table
 
-    from monai_sc.data.correction_words import unused_notes
+    from monai_sc.data.correction_words import file_notes
 
     out = arguments.out
     unit = result["unit"]
@@ -101,7 +101,7 @@ def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Pa
         if row["verdict"] == "cannot tell" and widths:
             more = ", ".join(f"{signed(width)[1:]} {unit} with {n}" for n, width in widths)
             print(f"Class {name}: half of the interval would be about {more} clean cases.")
-    for note in unused_notes(result["unused"]):
+    for note in file_notes(result):
         print(note)
     if any(row["verdict"] == "biased" for row in result["classes"].values()):
         print(f"To move the labels back, no network is needed: {_next_command(arguments)}")

@@ -29,6 +29,7 @@ from monai_sc.functional.box import filled
 from monai_sc.functional.dice import dice
 from monai_sc.functional.label_values import MAX_CLASSES, masks_apart, values_in, why_no_label
 from monai_sc.transforms.distance import voxel_size
+from monai_sc.transforms.geometry import states_unit
 
 EXCHANGE = ".audit."  # how the hidden folder of the parts begins
 # Dice, displacement (in voxels), drawn and present of a class that neither label holds
@@ -104,7 +105,7 @@ class LabelFile:
     def known(self, ignore_value: float | None) -> np.ndarray:
         """Return the values ``(*spatial)``, -1 where the label is unknown."""
         ignored = self.ignored(ignore_value)
-        return self.values if ignored is None else np.where(ignored, -1, self.values)
+        return self.values if ignored is None else np.where(ignored, np.int16(-1), self.values)
 
     def ignored(self, ignore_value: float | None) -> np.ndarray | None:
         """Return where the label is unknown ``(*spatial)``, ``None`` where it is known everywhere."""
@@ -184,14 +185,13 @@ def audit_folder(
             :py:func:`monai_sc.reports.write_audit` deletes; only parts need it.
 
     Returns:
-        ``unit`` (``"mm"``, or ``"voxels"`` where no file says how large a voxel is), ``voxel`` (the median of the
-        smallest sides of all cases), ``tolerance``, ``ignore_value``, ``unused`` (clean labels without a label of
-        that name, which are not compared), ``cases`` (each with ``name``, ``dice`` and
+        ``unit`` (``"mm"``, or ``"voxels"`` where no file says how large a voxel is), ``unit_stated`` (whether all files
+        say it), ``voxel`` (the median of the smallest sides of all cases), ``tolerance``, ``ignore_value``, ``unused``
+        (clean labels without a label of that name, which are not compared), ``cases`` (each with ``name``, ``dice`` and
         ``displacement`` by class), and ``classes``: by name its ``value``, the mean Dice, ``bias`` and ``interval`` in
-        the unit, ``bias_voxels``,
-        ``verdict``, ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the interval, for other numbers of
-        cases), and how often an object is drawn where there is none, and the reverse. ``nan`` where something is not
-        defined. Empty for a part that ends before all cases are compared.
+        the unit, ``bias_voxels``, ``verdict``, ``cases_used``, ``cases_skipped``, ``half_width_by_cases`` (of the
+        interval, for other numbers of cases), and how often an object is drawn where there is none, and the reverse.
+        ``nan`` where something is not defined. Empty for a part that ends before all cases are compared.
 
     Raises:
         ValueError: when there is nothing to compare, two labels of a case do not lie on one grid, ``class_names`` do
@@ -376,6 +376,7 @@ def _result(
         "voxel": voxel,
         "tolerance": limit,
         "ignore_value": ignore_value,
+        "unit_stated": all(states_unit(find_in(folder, row["case"])) for folder in (source, reference) for row in rows),
         "unused": list(lone),
         "cases": cases,
         "classes": result,

@@ -28,6 +28,7 @@ from monai_sc.data.parts import Exchange, Part, key_of
 from monai_sc.data.predictions import find_prediction
 from monai_sc.data.simulation.masks import find_masks, refuse_names
 from monai_sc.functional.dice import dice
+from monai_sc.transforms.geometry import states_unit
 from monai_sc.wording import counted
 
 SAMPLE = 50  # labels from which the offset of the labels is learnt
@@ -96,12 +97,12 @@ def correct_folder(
 
     Returns:
         The report, as in ``report.json``: that of the corrector, in whose ``classes`` each has ``done`` and ``notes``,
-        sentences; ``unit``, ``output`` and ``values`` (of the classes in the files); ``cases``, ``pairs`` (with both
-        labels) and ``redrawn`` (which got their clean label), numbers of labels; ``unused``, clean labels that say
-        nothing; by class ``moved`` (``"keep"``, ``"move"``, ``"blend"`` or ``"predict"``), ``voxels_changed`` and
-        ``refused`` (shifts that would have left too little); ``to_check``, each with ``case``, ``class`` and
-        ``reason``; ``other_values``, by value of no class in how many labels it stays; and ``settings``. Empty for a
-        part that ends before all labels are corrected.
+        sentences; ``unit``, ``unit_stated`` (whether all files say it), ``output`` and ``values`` (of the classes in
+        the files; of regions a list for each); ``cases``, ``pairs`` (with both labels) and ``redrawn`` (which got their
+        clean label), numbers of labels; ``unused``, clean labels that say nothing; by class ``moved`` (``"keep"``,
+        ``"move"``, ``"blend"`` or ``"predict"``), ``voxels_changed`` and ``refused`` (shifts that would have left too
+        little); ``to_check``, each with ``case``, ``class`` and ``reason``; ``other_values``, by value of no class in
+        how many labels it stays; and ``settings``. Empty for a part that ends before all labels are corrected.
 
     Raises:
         ValueError: when folders or files do not fit each other, or no case has both labels and there are no
@@ -340,6 +341,7 @@ class _Correction:
         return {
             **found,
             "unit": unit,
+            "unit_stated": all(states_unit(file) for file in folders.label_files()),
             "output": folders.output,
             "values": folders.class_values,
             "cases": len(entries),

@@ -250,13 +250,17 @@ class CorrectionFolders:
         """The length of a voxel, as an audit of the same labels has it; ``None`` without pairs, or unknown."""
         return unit_of([size for name, size in zip(self.fitted, self.spacings, strict=True) if name in self.pairs])
 
+    def label_files(self) -> Iterator[Path]:
+        """Return the files of all labels, given and clean ones."""
+        yield from (self.labels / name for name in self.names)
+        yield from (find_in(self.clean, name) for name in self.clean_names)
+
     def files(self) -> Iterator[Path]:
         """Return all files that a correction reads."""
+        yield from self.label_files()
         for name in self.names:
-            yield self.labels / name
             if self.trusted is not None and find_in(self.trusted, name).is_file():
                 yield find_in(self.trusted, name)
-        yield from (find_in(self.clean, name) for name in self.clean_names)
         if self.predictions is not None:
             for name in dict.fromkeys([*self.names, *self.clean_names]):
                 yield find_prediction(self.predictions, name)

@@ -13,10 +13,10 @@ __all__ = [
     "dice_words",
     "done_words",
     "existence_words",
+    "file_notes",
     "folder_notes",
     "headline",
     "source_of",
-    "unused_notes",
 ]
 
 Row = Mapping[str, Any]
@@ -126,19 +126,26 @@ def existence_words(refused: int, existence: Mapping[str, Any] | None) -> list[s
 
 
 def folder_notes(report: Mapping[str, Any]) -> list[str]:
-    """Return the sentences on clean labels that say nothing, and on values that stay."""
-    notes = unused_notes(report["unused"])
+    """Return the sentences on files that say nothing or not all, and on values that stay."""
+    notes = file_notes(report)
     for value, number in report["other_values"].items():
         notes.append(f"Value {value}, of none of the classes, stays in {counted(number, 'label')}.")
     return notes
 
 
-def unused_notes(names: Sequence[str]) -> list[str]:
-    """Return the sentence on clean labels without a label of the same name, none where there are none."""
-    if not names:
-        return []
-    told = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if (more := len(names) - MOST_NAMES) > 0 else "")
-    return [f"{counted(len(names), 'clean label')} without a label of the same name told nothing of the bias: {told}."]
+def file_notes(result: Mapping[str, Any]) -> list[str]:
+    """Return the sentences on what files do not say, of the result of an audit or of a correction.
+
+    They are on a unit that is not stated, and on clean labels without a label of the same name.
+    """
+    notes = []
+    if result["unit"] == "mm" and not result.get("unit_stated", True):
+        notes.append("Some files state no unit of length; theirs is taken for mm.")
+    if names := result.get("unused"):
+        told = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if (more := len(names) - MOST_NAMES) > 0 else "")
+        label = counted(len(names), "clean label")
+        notes.append(f"{label} without a label of the same name told nothing of the bias: {told}.")
+    return notes
 
 
 def bias_sentence(found: Sequence[tuple[str, str, float | None]], *, of: str = "labels") -> str:

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from monai.config import PathLike
 
 from monai_sc.correction.state import plain
-from monai_sc.data.audit import EXCHANGE, LabelFile
+from monai_sc.data.audit import EXCHANGE, load_label
 from monai_sc.data.correct import refuse_source_folders
 from monai_sc.data.durable import naming, partial_of, write_synced
 from monai_sc.reports.charts import shown_name
@@ -137,7 +137,7 @@ def plot_audit(
 def _draw_case(
     axes: Axes, case: Mapping[str, Any], classes: list[int], labels: Path, clean: Path, images: PathLike | None
 ) -> None:
-    given, true = LabelFile(labels / case["name"]), LabelFile(clean / case["name"])
+    given, true = load_label(labels, case["name"]), load_label(clean, case["name"])
     masks = {"clean": true.masks(classes), "given": given.masks(classes)}
     image = find_image(case["name"], given.values.shape, images)
     background = np.full(given.values.shape, 0.35, dtype=np.float32) if image is None else image

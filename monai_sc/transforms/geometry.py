@@ -52,16 +52,28 @@ def mm_per_unit(path: Path) -> float:
     return 1.0
 
 
-@functools.lru_cache(maxsize=4096)
-def _nifti_unit(path: str, *_: int) -> float:
-    try:
-        header: Any = nib.load(path).header
-        code = int(header["xyzt_units"]) & 7
-    except Exception:  # no NIfTI, or damaged, which its reader tells
-        return 1.0
+def states_unit(path: Path) -> bool:
+    """Return whether a file says which unit its geometry has; only NIfTI files can leave it open."""
+    if not path.name.lower().endswith((".nii", ".nii.gz")):
+        return True
+    stamp = path.stat()
+    return _nifti_code(os.fspath(path), stamp.st_mtime_ns, stamp.st_size) != 0
+
+
+def _nifti_unit(path: str, *stamp: int) -> float:
+    code = _nifti_code(path, *stamp)
     if code not in NIFTI_UNITS:
         raise ValueError(f"{path} must state its unit as m, mm or micron, got xyzt_units {code}; correct its header.")
     return NIFTI_UNITS[code]
+
+
+@functools.lru_cache(maxsize=4096)
+def _nifti_code(path: str, *_: int) -> int:
+    try:
+        header: Any = nib.load(path).header
+        return int(header["xyzt_units"]) & 7
+    except Exception:  # no NIfTI, or damaged, which its reader tells
+        return 0
 
 
 @functools.lru_cache(maxsize=4096)

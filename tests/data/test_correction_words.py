@@ -6,10 +6,10 @@ from monai_sc.data.correction_words import (
     dice_words,
     done_words,
     existence_words,
+    file_notes,
     folder_notes,
     headline,
     source_of,
-    unused_notes,
 )
 
 
@@ -204,12 +204,14 @@ def test_existence_and_other_values_are_told():
     ]
     assert existence_words(0, {"rule": {**rule, "drops_given": True}}) == [f"{words}, drawn ones too"]
     assert existence_words(0, None) == existence_words(0, {"rule": None}) == []
-    assert folder_notes({"unused": ["a.png"], "other_values": {"7": 3}}) == [
+    result = {"unit": "mm", "unit_stated": True, "unused": [], "other_values": {}}
+    assert folder_notes(result) == []
+    assert folder_notes(result | {"unused": ["a.png"], "other_values": {"7": 3}}) == [
         "1 clean label without a label of the same name told nothing of the bias: a.png.",
         "Value 7, of none of the classes, stays in 3 labels.",
     ]
-    assert folder_notes({"unused": [], "other_values": {}}) == []
-    assert unused_notes(list("abcdefg")) == [
+    assert file_notes(result | {"unit_stated": False, "unused": list("abcdefg")}) == [
+        "Some files state no unit of length; theirs is taken for mm.",
         "7 clean labels without a label of the same name told nothing of the bias: a, b, c, d, e and 2 more."
     ]
 

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from monai_sc.data import LabelStore, audit_folder, correct_folder, simulate_folder, usable_cases
+from monai_sc.data.correction_words import file_notes
 from monai_sc.transforms import LoadLabel, RandMarkovLabelNoise
 
 
@@ -58,12 +59,14 @@ def markov(classes):
 def test_lengths_are_in_mm_whatever_the_unit_of_the_file(tmp_path, unit, mm):
     labels, clean = folders(tmp_path, ".nii.gz", nifti(unit, 5.0))
     audit = audit_folder(labels, clean, progress=False)
-    assert audit["unit"] == "mm"
+    assert (audit["unit"], audit["unit_stated"]) == ("mm", unit is not None)
+    assert ("Some files state no unit of length; theirs is taken for mm." in file_notes(audit)) == (unit is None)
     assert audit["voxel"] == pytest.approx(5 * mm)
     assert audit["classes"]["1"]["bias"] == pytest.approx(-10 * mm, rel=0.05)
     assert audit["classes"]["1"]["bias_voxels"] == pytest.approx(-2, rel=0.05)
     report = correct_folder(labels, clean, tmp_path / "out", progress=False)
     assert report["classes"]["1"]["move"]["shift"] == pytest.approx(-10 * mm, rel=0.1)
+    assert report["unit_stated"] == (unit is not None)
     assert nib.load(tmp_path / "out" / "4.nii.gz").header.get_xyzt_units()[0] == (unit or "unknown")
     rows = simulate_folder(labels, tmp_path / "noisy", markov, seed=0, progress=False)
     del rows

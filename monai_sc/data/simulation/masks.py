@@ -41,7 +41,8 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
                 )
             masks.append(file.relative_to(source).as_posix())
     if not masks:
-        raise ValueError(f"{source} holds no mask: no file of a type that holds one, {', '.join(ONE_FILE)}.")
+        got = f", got {others[0]}" if others else ""
+        raise ValueError(f"{source} holds no mask: no file of a type that holds one, {', '.join(ONE_FILE)}{got}.")
     seen: dict[str, str] = {}
     for name in masks:
         if name.encode(errors="ignore").decode() != name:

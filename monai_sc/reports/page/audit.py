@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from monai_sc.data.audit import LabelFile
-from monai_sc.data.correction_words import unused_notes
+from monai_sc.data.audit import load_label
+from monai_sc.data.correction_words import file_notes
 from monai_sc.reports.page.contents import Contents, Finding, bias_found, finite, finite_interval, versions
 from monai_sc.reports.page.measures import PageCase, size_unit
 from monai_sc.reports.shown_cases import find_image
@@ -51,7 +51,7 @@ class AuditSource(Sequence[PageCase]):
     def __getitem__(self, index: Any) -> Any:
         name = self.files[index]
         values = [row["value"] for row in self.result["classes"].values()]
-        given, true = LabelFile(self.labels / name), LabelFile(self.clean / name)
+        given, true = load_label(self.labels, name), load_label(self.clean, name)
         unknown = [m for file in (given, true) if (m := file.ignored(self.result["ignore_value"])) is not None]
         known = ~np.any(unknown, axis=0) if unknown else True
         image = find_image(name, given.values.shape, self.images)
@@ -71,7 +71,7 @@ class AuditSource(Sequence[PageCase]):
         """Return what the report says."""
         unit = self.result["unit"]
         findings = [self._finding(name) for name in self.names]
-        first = LabelFile(self.labels / self.files[0])
+        first = load_label(self.labels, self.files[0])
         return Contents(
             title=f"Label audit: {self.folder.resolve().name}",
             headline=f"{bias_found(findings)} Nothing was corrected.",
@@ -84,7 +84,7 @@ class AuditSource(Sequence[PageCase]):
                 "labels": str(self.labels),
                 "clean labels": str(self.clean),
                 "tolerance": f"{self.result['tolerance']:.3g} {unit}",
-                **dict(zip(("note",), unused_notes(self.result.get("unused", [])), strict=False)),
+                **{f"note {number}": note for number, note in enumerate(file_notes(self.result), 1)},
                 **versions(),
             },
         )
