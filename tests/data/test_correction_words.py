@@ -212,7 +212,7 @@ def test_existence_and_other_values_are_told():
     ]
     assert file_notes(result | {"unit_stated": False, "unused": list("abcdefg")}) == [
         "Some files state no unit of length; theirs is taken for mm.",
-        "7 clean labels without a label of the same name told nothing of the bias: a, b, c, d, e and 2 more."
+        "7 clean labels without a label of the same name told nothing of the bias: a, b, c, d, e and 2 more.",
     ]
 
 

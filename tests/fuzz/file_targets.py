@@ -122,7 +122,7 @@ def load_label(dictionary: bool):
                 values, affine = volume(draw)
                 number = draw.option((1, 1, 2), (0,))
                 as_map = draw.happens(0.3)
-                foreground = 1 if as_map else draw.option((1, 255), (0, -1, np.nan, "1"))
+                foreground = None if as_map else draw.option((None, 1, 255), (0, -1, np.nan, "1"))
                 if foreground == 255:
                     values = np.where(values == 1, 255, values)
                 is_picture = values.ndim == 2 and values.size > 0 and draw.happens(0.5)
@@ -136,13 +136,14 @@ def load_label(dictionary: bool):
                 classes = list(draw.option(((1,), (1, 2)), ((0,), (1, 1), (0.5,)))) if as_map else None
                 given = str(files[0]) if number == 1 else [str(file) for file in files]
                 if dictionary:
-                    data = {"label": given, "id": "a"} | ({} if foreground == 1 else {"foreground": foreground})
+                    data = {"label": given, "id": "a"} | ({} if foreground is None else {"foreground": foreground})
                     result = LoadLabeld("label", values=classes)(data)
                     assert result["id"] is data["id"]
                     label = result["label"]
                 else:
                     label = LoadLabel(foreground=foreground, values=classes)(given)
-                expected = np.stack([values == c for c in classes] if as_map else [values == foreground] * number)
+                own = max(1, values.max()) if foreground is None and not as_map else foreground
+                expected = np.stack([values == c for c in classes] if as_map else [values == own] * number)
                 # of a file in which one bit has changed, only a checksum that the reader does not ask for would tell
                 return isinstance(label, MetaTensor) and (damaged or bool((label.numpy() == expected).all()))
 

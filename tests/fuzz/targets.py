@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import command_targets, correction_targets, file_targets, function_targets, noise_targets, transform_targets
+from . import (
+    command_targets,
+    correction_targets,
+    file_targets,
+    function_targets,
+    noise_targets,
+    people_targets,
+    transform_targets,
+)
 from .inputs import Call, Draw
 
 TARGETS: dict[str, Callable[[Draw], Call]] = {
@@ -14,6 +22,7 @@ TARGETS: dict[str, Callable[[Draw], Call]] = {
     **transform_targets.TARGETS,
     **file_targets.TARGETS,
     **command_targets.TARGETS,
+    **people_targets.TARGETS,
 }
 
 SLOW = {  # that many times fewer
@@ -21,11 +30,14 @@ SLOW = {  # that many times fewer
     "LabelStore, damaged": 3,
     "SpatialCorrector": 2,
     "audit": 4,
+    "audit, any file": 4,
     "calibrate_num_steps": 4,
     "correct": 6,
+    "correct, any file": 6,
     "fit_markov_noise": 150,
     "restore": 6,
     "simulate": 4,
+    "simulate, any file": 4,
     "usable_cases": 2,
 }
 
