@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,10 @@ __all__ = [
     "reports",
     "transforms",
 ]
+
+# MONAI 1.6 says in every LoadImage that it has no GPU decoder of DICOM files, where pydicom is installed.
+warnings.filterwarnings("ignore", "NvImgCodecPydicomReader: nvImageCodec decoder plugin did not register")
+logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
 
 _MODULES = {*__all__, "parallel"} - {"__version__"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import traceback
@@ -69,8 +68,6 @@ def _quieten() -> None:
     import rich
 
     rich.reconfigure(stderr=True)  # the console of progress bars
-    # MONAI 1.6 warns in every LoadImage that it has no GPU decoder of DICOM files, where pydicom is installed.
-    logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
 
 
 def _sentence(error: Exception) -> str:

@@ -19,9 +19,8 @@ from monai_sc.correction.state import half_widths
 from monai_sc.data.axes import CHECKED, AxesCheck
 from monai_sc.data.durable import naming
 from monai_sc.data.file_checks import Grid, check_affine, check_same_grid
-from monai_sc.data.label_files import PICTURES, file_suffix
+from monai_sc.data.label_files import PICTURES, file_suffix, without_suffix
 from monai_sc.data.parts import Exchange, Part, key_of
-from monai_sc.data.predictions import without_suffix
 from monai_sc.data.simulation.case import load_values
 from monai_sc.data.simulation.masks import find_in, find_masks, named_alike
 from monai_sc.functional.bias import boundary_displacement

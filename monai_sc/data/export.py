@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from monai_sc.data.cases import files_of
 from monai_sc.data.durable import naming, replace_synced, sync_file, sync_folder
-from monai_sc.data.label_files import file_suffix
+from monai_sc.data.label_files import name_suffix
 
 if TYPE_CHECKING:
     from monai_sc.data.label_store import LabelStore
@@ -60,7 +60,7 @@ def export_labels(store: LabelStore, out: Path, number: int) -> Path:
             for k, file in enumerate(files):
                 folder = partial / store.class_names[k] if len(files) > 1 else partial
                 folder.mkdir(exist_ok=True)
-                copy = folder / f"{case['id']}{file_suffix(file)}"
+                copy = folder / f"{case['id']}{name_suffix(file)}"
                 with naming(target / copy.relative_to(partial)):
                     copy_file(file, copy)
     return target

@@ -205,4 +205,5 @@ def _write_map(store: LabelStore, number: int, case: Case, order: Sequence[int],
     values = np.zeros(masks.shape[1:], dtype=np.uint8 if len(order) < 256 else np.uint16)
     for value, k in enumerate(order, start=1):
         values[masks[k]] = value
-    write_map_like(values, path, store.label_files(number, case)[0])
+    names = [store.class_names[k] for k in order]
+    write_map_like(values, path, store.label_files(number, case)[0], names)

@@ -22,7 +22,7 @@ from PIL import Image
 from monai_sc.data.cases import file_keys, files_of
 from monai_sc.data.label_files import WRITABLE, file_suffix
 from monai_sc.transforms.geometry import APART, in_mm, mm_per_unit, mm_per_unit_of, voxels_apart
-from monai_sc.transforms.load import read_image, reason_of, unreadable
+from monai_sc.transforms.load import read_image, reason_of, unreadable, why_turned
 
 MAX_CONDITION = 1e6  # of an affine: far above that of any scanner, far below what rounding makes of one without inverse
 COPY_AGAIN = "copy it again from its source"
@@ -152,6 +152,8 @@ def _check_picture(path: Path, name: str) -> None:
             picture.load()  # MONAI's reader (1.6) would leave the file of a truncated picture open
     except Exception as error:
         raise unreadable(name, error) from error
+    if turned := why_turned(path):
+        raise ValueError(f"{name} cannot be used: {turned}.")
 
 
 def _unpacked_size(path: Path, name: str) -> int:
@@ -179,7 +181,7 @@ def check_affine(affine: np.ndarray, ndim: int, name: str) -> None:
 
 
 def refuse_unfit_labels(cases: Sequence[Mapping[str, Any]], root: Path) -> None:
-    """Refuse cases whose label files cannot be written without loss, or of which a file lies in a folder.
+    """Refuse cases whose label files cannot be written without loss, whose files viewers turn, or lie in a folder.
 
     Raises:
         ValueError: naming the file.
@@ -194,6 +196,8 @@ def refuse_unfit_labels(cases: Sequence[Mapping[str, Any]], root: Path) -> None:
                 )
         files = [file for key in file_keys(case) for file in files_of(case, key)]
         for file in files:
+            if turned := why_turned(file):
+                raise ValueError(f"File {file} of case {case['id']!r} cannot be used: {turned}.")
             if any(own.is_relative_to(resolved) for own in (file.resolve(), file.parent.resolve())):
                 raise ValueError(
                     f"root must be a folder without originals, but {root} holds {file} of {case['id']!r}; "

@@ -6,6 +6,7 @@ import gzip
 import os
 import re
 import zlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,23 @@ ONE_FILE = tuple(suffix for suffix in WRITABLE if suffix not in (".nhdr", ".mhd"
 """Those of them that hold header and voxels in one file."""
 
 
+DOUBLE = (".nii.gz", ".seg.nrrd")
+
+
 def file_suffix(path: Path) -> str:
-    """Return the suffix of a label file, ``.nii.gz`` counting as one."""
+    """Return the suffix of a label file, which tells its type; ``.nii.gz`` counts as one."""
     return ".nii.gz" if path.name.lower().endswith(".nii.gz") else path.suffix.lower()
+
+
+def name_suffix(path: Path) -> str:
+    """Return how the name of a copy of a label file ends: ``.seg.nrrd`` tells 3D Slicer that it is no image."""
+    return next((suffix for suffix in DOUBLE if path.name.lower().endswith(suffix)), file_suffix(path))
+
+
+def without_suffix(name: str) -> str:
+    """Return a file name without its suffix, ``.nii.gz`` and ``.seg.nrrd`` counting as one; folders stay."""
+    double = next((suffix for suffix in DOUBLE if name.lower().endswith(suffix)), None)
+    return name[: -len(double)] if double is not None else str(Path(name).with_suffix(""))
 
 
 def write_label_like(mask: np.ndarray, path: Path, source: Path, foreground: float = 1) -> None:
@@ -52,7 +67,8 @@ def write_label_like(mask: np.ndarray, path: Path, source: Path, foreground: flo
 def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str = "values") -> None:
     """Write ``values`` with the file type, shape, dtype and geometry of ``source``.
 
-    The header of a NIfTI, NRRD or MetaImage file is copied as it is, with all that readers ignore. The same call writes
+    The header of a NIfTI, NRRD or MetaImage file is copied as it is, with all that readers ignore; only the extents of
+    segments of 3D Slicer become all of the file. The same call writes
     the same bytes, whatever the time and the name of the file.
 
     Args:
@@ -106,14 +122,17 @@ def write_values_like(values: np.ndarray, path: Path, source: Path, *, name: str
     sync_file(path)
 
 
-def write_map_like(values: np.ndarray, path: Path, source: Path) -> None:
+def write_map_like(values: np.ndarray, path: Path, source: Path, class_names: Sequence[str]) -> None:
     """Write a label map with the file type, shape and geometry of ``source``, but a type of its own and no scale.
+
+    If ``source`` is a segmentation of 3D Slicer, the classes are its segments.
 
     Args:
         values: ``(*spatial)`` of uint8 or uint16, as they shall stand in the file; the axes as MONAI's ``LoadImage``
             orders them.
         path: of the new file, with the suffix of ``source``; flushed to the disk before the function returns.
         source: a label file that is only read.
+        class_names: of the values 1, 2, ...
 
     Raises:
         OSError: when the disk cannot take the file.
@@ -129,8 +148,29 @@ def write_map_like(values: np.ndarray, path: Path, source: Path) -> None:
     else:
         image = itk.imread(os.fspath(source))
         like = itk.array_view_from_image(image)
+        _name_segments(image, class_names)
         _write_by_itk(np.ascontiguousarray(values.T.reshape(like.shape)), path, image)
     sync_file(path)
+
+
+def _name_segments(image: Any, class_names: Sequence[str]) -> None:
+    """Give a segmentation of 3D Slicer, as ITK has read it, one segment per class instead of those it has."""
+    fields = image.GetMetaDataDictionary()
+    old = [key for key in fields.GetKeys() if re.match(r"Segment\d+_", key)]
+    for key in old:
+        fields.Erase(key)
+    if old:
+        extent = _extent(itk.size(image))
+        for k, name in enumerate(class_names):
+            segment = {"ID": f"Segment_{k + 1}", "Name": name, "LabelValue": k + 1, "Layer": 0, "Extent": extent}
+            for key, value in segment.items():
+                fields[f"Segment{k}_{key}"] = str(value)
+    image.SetMetaDataDictionary(fields)
+
+
+def _extent(sizes: Iterable[int]) -> str:
+    """Return the extent of a segment in all of a file; 3D Slicer shows nothing of it outside of its extent."""
+    return " ".join(f"0 {int(size) - 1}" for size in sizes)
 
 
 def _write_by_itk(stored: np.ndarray, path: Path, like: Any) -> None:
@@ -171,7 +211,8 @@ def _with_text_header(stored: np.ndarray, source: Path) -> bytes | None:
         header = re.sub(rb"(CompressedDataSize *= *)\d+", rb"\g<1>%d" % len(voxels), header)
     elif encoding != b"raw":
         voxels = gzip.compress(voxels, mtime=0)
-    return header + voxels
+    extent = _extent(stored.shape[::-1]).encode()
+    return re.sub(rb"^(Segment\d+_Extent:=).*?(\r?)$", rb"\g<1>%s\g<2>" % extent, header, flags=re.MULTILINE) + voxels
 
 
 def _unscaled(values: np.ndarray, given: Any) -> np.ndarray:

@@ -20,7 +20,7 @@ from monai_sc.data.durable import naming
 from monai_sc.data.export import export_datalist, export_labels
 from monai_sc.data.export_layouts import export_monai_label, export_nnunet
 from monai_sc.data.file_checks import refuse_unfit_labels
-from monai_sc.data.label_files import file_suffix
+from monai_sc.data.label_files import name_suffix
 from monai_sc.data.round_folders import RoundFolders
 from monai_sc.data.round_writer import RoundWriter, write_round
 from monai_sc.data.simulated_round import simulate_round
@@ -385,7 +385,7 @@ class LabelStore(RoundFolders):
         sources = files_of(case)
         names = self.class_names if self.values is None else ["label"]
         return [
-            folder / str(case["id"]) / f"{name}{file_suffix(source)}"
+            folder / str(case["id"]) / f"{name}{name_suffix(source)}"
             for name, source in zip(names, sources, strict=True)
         ]
 

@@ -12,6 +12,7 @@ import numpy as np
 from monai.data.utils import to_affine_nd
 
 from monai_sc.data.axes import Axes, turned
+from monai_sc.data.label_files import name_suffix, without_suffix
 from monai_sc.data.simulation.masks import find_in
 from monai_sc.transforms.geometry import APART, in_mm, mm_per_unit, voxels_apart
 
@@ -43,7 +44,8 @@ def find_prediction(folder: Path, name: str) -> Path:
         ValueError: when there are several.
     """
     stem = without_suffix(name)
-    found = [file for suffix in SUFFIXES if (file := find_in(folder, f"{stem}{suffix}")).is_file()]
+    stems = [stem, f"{stem}.seg"] if name_suffix(Path(name)) == ".seg.nrrd" else [stem]
+    found = [file for own in stems for suffix in SUFFIXES if (file := find_in(folder, f"{own}{suffix}")).is_file()]
     # nnU-Net writes its label map beside the probabilities, under the same name.
     if len(found) > 1 and found[0].suffix == ".npz":
         found = found[:1]
@@ -52,11 +54,6 @@ def find_prediction(folder: Path, name: str) -> Path:
     if len(found) > 1:
         raise ValueError(f"{folder} holds several predictions of {name}: {', '.join(f.name for f in found)}.")
     return found[0]
-
-
-def without_suffix(name: str) -> str:
-    """Return a file name without its suffix, ``.nii.gz`` counting as one; folders stay."""
-    return name[: -len(".nii.gz")] if name.lower().endswith(".nii.gz") else str(Path(name).with_suffix(""))
 
 
 def load_prediction(

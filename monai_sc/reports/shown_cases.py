@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from monai.config import PathLike
+from PIL import Image, ImageOps
 
-from monai_sc.data.label_files import WRITABLE, file_suffix
+from monai_sc.data.label_files import WRITABLE, file_suffix, without_suffix
 from monai_sc.data.label_store import LabelStore
-from monai_sc.data.predictions import without_suffix
-from monai_sc.transforms.load import read_image
+from monai_sc.transforms.load import read_image, why_turned
 
 IMAGES = (*WRITABLE, ".jpg", ".jpeg")
 
@@ -70,7 +70,13 @@ def find_image(name: str, shape: tuple[int, ...], folder: PathLike | None) -> np
     for file in [f for end in ("", "_0000") for f in sorted(stem.parent.glob(f"{glob.escape(stem.name)}{end}.*"))]:
         if without_suffix(file.name) not in (stem.name, f"{stem.name}_0000") or file_suffix(file) not in IMAGES:
             continue
-        image = read_image(file, f"Image file {file}").numpy()[0]
+        image = _upright(file) if why_turned(file) else read_image(file, f"Image file {file}").numpy()[0]
         if image.shape == shape:
             return np.asarray(image)
     return None
+
+
+def _upright(file: Path) -> np.ndarray:
+    """Return the grey values ``(width, height)`` of a picture as a viewer shows it."""
+    with Image.open(file) as picture:
+        return np.asarray(ImageOps.exif_transpose(picture).convert("F")).T

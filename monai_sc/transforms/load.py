@@ -37,6 +37,8 @@ class _Images(threading.local):
 
 _IMAGES = _Images()
 TOLERANCE = 1e-3  # for files whose scale makes a 1 read 0.99999997
+TURNABLE = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp")
+ORIENTATION = 274  # the tag of EXIF and TIFF
 MIN_IS_WHITE, PALETTE = 0, 3  # of a TIFF file's photometric interpretation
 
 
@@ -65,6 +67,28 @@ def is_picture_tiff(path: PathLike) -> bool:
     return unlike
 
 
+def why_turned(path: PathLike) -> str:
+    """Return what to say of a picture that viewers turn when they show it, as its EXIF orientation says; else nothing.
+
+    MONAI reads such a picture as it is stored, while a mask is drawn on what a viewer shows.
+    """
+    if not os.fspath(path).lower().endswith(TURNABLE):
+        return ""
+    try:
+        with Image.open(path) as picture:
+            # PNG would be read to its end for it, where no program writes it
+            known = picture.format != "PNG" or "exif" in picture.info
+            turn = picture.getexif().get(ORIENTATION, 1) if known else 1
+    except Exception:  # which its reader tells
+        return ""
+    if turn in (0, 1):
+        return ""
+    return (
+        f"it must be upright, but its EXIF orientation, {turn}, turns it in viewers, which MONAI ignores; save a copy "
+        "of it upright, such as with `mogrify -auto-orient` of ImageMagick"
+    )
+
+
 def read_image(files: PathLike | Sequence[PathLike], name: str) -> MetaTensor:
     """Return an image ``(channels, *spatial)`` as MONAI reads it, of one file, or of several with a channel each.
 
@@ -73,8 +97,11 @@ def read_image(files: PathLike | Sequence[PathLike], name: str) -> MetaTensor:
         name: what an error calls them.
 
     Raises:
-        ValueError: when it cannot be read.
+        ValueError: when it cannot be read, or viewers turn it.
     """
+    for file in [files] if isinstance(files, (str, os.PathLike)) else files:
+        if turned := why_turned(file):
+            raise ValueError(f"{name} cannot be used: {turned}.")
     try:
         picture = isinstance(files, (str, os.PathLike)) and is_picture_tiff(files)
         image: MetaTensor = (_IMAGES.load_picture if picture else _IMAGES.load)(files)

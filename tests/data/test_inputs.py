@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import shlex
@@ -13,10 +14,12 @@ import itk
 import nibabel as nib
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from monai_sc.data import LabelStore, audit_folder, correct_folder, simulate_folder, usable_cases
 from monai_sc.data.correction_words import file_notes
+from monai_sc.data.preparation.layout import open_picture
+from monai_sc.reports.shown_cases import find_image
 from monai_sc.transforms import LoadLabel, RandMarkovLabelNoise
 
 
@@ -228,7 +231,7 @@ def write_values(path, values):
 def read_values(path):
     if path.name.endswith(".nii.gz"):
         return np.asarray(nib.load(path).dataobj)
-    if path.suffix in (".nrrd", ".mha"):
+    if path.suffix.lower() in (".nrrd", ".mha"):
         return itk.array_from_image(itk.imread(os.fspath(path))).T
     return np.asarray(Image.open(path)).T
 
@@ -485,3 +488,162 @@ def test_prediction_whose_axes_are_exchanged_names_the_option(tmp_path):
             predictions=tmp_path / "predictions",
             progress=False,
         )
+
+
+def slicer(path, values, segments, encoding="gzip"):
+    """Write a segmentation as 3D Slicer does."""
+    extent = " ".join(f"{low} {high - 1}" for low, high in zip((1, 1, 1), values.shape, strict=True))
+    fields = [f"Segment{k}_{key}:={value}" for k, segment in enumerate(segments) for key, value in segment.items()]
+    fields += [f"Segment{k}_Extent:={extent}" for k in range(len(segments))]
+    head = [
+        "NRRD0004",
+        "type: unsigned char",
+        "dimension: 3",
+        "space: left-posterior-superior",
+        f"sizes: {' '.join(map(str, values.shape))}",
+        "space directions: (1,0,0) (0,1,0) (0,0,2)",
+        "kinds: domain domain domain",
+        f"encoding: {encoding}",
+        "space origin: (0,0,0)",
+        "Segmentation_ReferenceImageExtentOffset:=0 0 0",
+        *fields,
+    ]
+    voxels = values.astype(np.uint8).tobytes(order="F")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("\n".join([*head, "", ""]).encode() + (gzip.compress(voxels) if encoding == "gzip" else voxels))
+
+
+def segments_in(path):
+    """Return the fields of a segmentation, by name."""
+    head = path.read_bytes().split(b"\n\n")[0].decode()
+    return dict(line.split(":=", 1) for line in head.splitlines() if ":=" in line)
+
+
+LIVER = {"ID": "liver", "Name": "liver", "LabelValue": 1, "Layer": 0}
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "raw"])
+@pytest.mark.parametrize("suffix", [".seg.nrrd", ".SEG.NRRD"])
+def test_segmentations_of_slicer_stay_such(tmp_path, suffix, encoding):
+    folders = tmp_path / "labels", tmp_path / "clean"
+    for k in range(4):
+        slicer(folders[0] / f"{k}{suffix}", disc(9 + k / 2, 3, 30), [LIVER], encoding)
+        slicer(folders[1] / f"{k}{suffix}", disc(7 + k / 2, 3, 30), [LIVER], encoding)
+        nib.save(nib.Nifti1Image(np.zeros((30, 30, 30), np.float32), np.diag([-1, -1, 2, 1.0])), tmp_path / f"{k}.nii")
+    (row,) = audit_folder(*folders, progress=False)["classes"].values()
+    assert row["bias"] < -1
+    correct_folder(*folders, tmp_path / "out", progress=False)
+    simulate_folder(folders[0], tmp_path / "noisy", markov, seed=0, progress=False)
+    cases = [{"id": f"{k}.x", "image": tmp_path / f"{k}.nii", "label": folders[0] / f"{k}{suffix}"} for k in range(4)]
+    store = LabelStore(tmp_path / "store", cases, class_names=["liver"])
+    store.simulate(markov(None), seed=0, progress=False)
+    exported = sorted(store.export(tmp_path / "export").iterdir())
+    assert [file.name for file in exported] == [f"{k}.x.seg.nrrd" for k in range(4)]
+    written = [*exported, *(tmp_path / part / f"{k}{suffix}" for part in ("out", "noisy") for k in range(4))]
+    written += [store.root / case["label"] for case in store.datalist()]
+    for file in written:
+        assert file.name.lower().endswith(".seg.nrrd")
+        own = segments_in(file)
+        assert own == segments_in(folders[0] / f"0{suffix}") | {"Segment0_Extent": "0 29 0 29 0 29"}
+        assert read_values(file).any()
+
+
+@pytest.mark.parametrize("as_map", [True, False])
+def test_map_of_segments_names_all_of_them(tmp_path, as_map):
+    masks = {"liver": disc(4, 3, 20), "spleen": np.roll(disc(3, 3, 20), 8, axis=0) & ~disc(4, 3, 20)}
+    spleen = {"ID": "x", "Name": "a spleen", "LabelValue": 5, "Layer": 0, "Tags": "old"}
+    itk.imwrite(itk.image_from_array(np.zeros((20, 20, 20), np.int16)), os.fspath(tmp_path / "ct.nrrd"))
+    image = itk.imread(os.fspath(tmp_path / "ct.nrrd"))
+    image.SetSpacing([1, 1, 2])
+    itk.imwrite(image, os.fspath(tmp_path / "ct.nrrd"))
+    case = {"id": "a", "image": tmp_path / "ct.nrrd"}
+    if as_map:
+        slicer(tmp_path / "both.seg.nrrd", masks["liver"] + 5 * masks["spleen"], [LIVER, spleen])
+        case["label"] = tmp_path / "both.seg.nrrd"
+    else:
+        for name, segment in (("liver", LIVER), ("spleen", spleen | {"LabelValue": 1})):
+            slicer(tmp_path / f"{name}.seg.nrrd", masks[name], [segment])
+        case["label"] = [tmp_path / f"{name}.seg.nrrd" for name in masks]
+    store = LabelStore(tmp_path / "store", [case], class_names=list(masks), values=[1, 5] if as_map else None)
+    folder = store.export_nnunet(tmp_path / "Dataset101_A", channel_names=["CT"])
+    file = folder / "labelsTr" / "a.nrrd"  # nnU-Net takes images and labels of one suffix
+    own = segments_in(file)
+    segments = {key: value for key, value in own.items() if key.startswith(("Segment0_", "Segment1_"))}
+    assert segments == {
+        f"Segment{k}_{key}": value
+        for k, name in enumerate(masks)
+        for key, value in {
+            "ID": f"Segment_{k + 1}",
+            "Name": name,
+            "LabelValue": str(k + 1),
+            "Layer": "0",
+            "Extent": "0 19 0 19 0 19",
+        }.items()
+    }
+    assert np.array_equal(read_values(file), masks["liver"] + 2 * masks["spleen"])
+
+
+@pytest.mark.parametrize("name", ["{}.npz", "{}.seg.npz"])
+def test_prediction_of_a_segmentation_has_its_name(tmp_path, name):
+    (tmp_path / "predictions").mkdir()
+    for k in range(5):
+        slicer(tmp_path / "labels" / f"{k}.seg.nrrd", disc(9 + k / 2, 3, 30), [LIVER])
+        slicer(tmp_path / "clean" / f"{k}.seg.nrrd", disc(7 + k / 2, 3, 30), [LIVER])
+        logits = np.where(disc(9 + k / 2, 3, 30), 4.0, -4.0).astype(np.float32)
+        np.savez(tmp_path / "predictions" / name.format(k), logits=logits.transpose(2, 1, 0)[None])
+    folders = [tmp_path / part for part in ("labels", "clean", "out")]
+    report = correct_folder(*folders, predictions=tmp_path / "predictions", progress=False)
+    assert report["pairs"] == 5
+
+
+def turned_picture(path, values, orientation):
+    """Write a picture that viewers turn, as cameras do."""
+    exif = Image.Exif()
+    exif[274] = orientation
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.ascontiguousarray(values.T)).save(path, exif=exif)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif"])
+def test_picture_that_viewers_turn_is_no_image_of_a_case(tmp_path, suffix):
+    mask = disc(9).astype(np.uint8)
+    write_values(tmp_path / "label.png", mask)
+    case = {"id": "a", "image": str(tmp_path / f"image{suffix}"), "label": str(tmp_path / "label.png")}
+    for orientation in (1, 6):
+        turned_picture(tmp_path / f"image{suffix}", mask * 200, orientation)
+        if orientation == 1:
+            assert len(usable_cases([case], progress=False)) == 1
+            LabelStore(tmp_path / "upright", [case])
+            assert open_picture(tmp_path / f"image{suffix}", ["L"]).shape == (40, 40)
+    message = rf"image{suffix} .*cannot be used: it must be upright, but its EXIF orientation, 6, turns it in viewers"
+    for call in (
+        lambda: usable_cases([case], progress=False),
+        lambda: LabelStore(tmp_path / "store", [case]),
+        lambda: open_picture(tmp_path / f"image{suffix}", ["L"]),  # of a downloaded data set
+    ):
+        with pytest.raises(ValueError, match=message.replace(r" .*", r".* ?")):
+            call()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_label_that_viewers_turn_is_refused(tmp_path, suffix):
+    for k in range(2):
+        turned_picture(tmp_path / "labels" / f"{k}{suffix}", disc(12).astype(np.uint8), 3)
+        write_values(tmp_path / "clean" / f"{k}{suffix}", disc(10).astype(np.uint8))
+    folders = tmp_path / "labels", tmp_path / "clean"
+    for call in (
+        lambda: audit_folder(*folders, progress=False),
+        lambda: correct_folder(*folders, tmp_path / "out", progress=False),
+        lambda: simulate_folder(folders[0], tmp_path / "noisy", markov, progress=False),
+        lambda: LoadLabel()(folders[0] / f"0{suffix}"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=r"it must be upright, but its EXIF orientation, 3, turns"):
+            call()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_reports_show_images_as_viewers_do(tmp_path, orientation):
+    values = np.arange(6 * 4, dtype=np.uint8).reshape(6, 4) * 10
+    turned_picture(tmp_path / "a.png", values, orientation)
+    shown = np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "a.png"))).T
+    assert np.array_equal(find_image("a.png", shown.shape, tmp_path), shown)

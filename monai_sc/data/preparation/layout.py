@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from monai_sc.transforms.load import unreadable
+from monai_sc.transforms.load import unreadable, why_turned
 
 SPLITS = TRAIN, CLEAN, TEST = ("train", "clean", "test")
 
@@ -160,13 +160,15 @@ def open_picture(file: Path, modes: Sequence[str]) -> np.ndarray:
         modes: of Pillow that are allowed, such as ``"L"`` (8 bits grey) or ``"RGB"``.
 
     Raises:
-        ValueError: when it cannot be read, or has another mode.
+        ValueError: when it cannot be read, viewers turn it, or it has another mode.
     """
     try:
         with Image.open(file) as picture:
             mode, content = picture.mode, np.asarray(picture.convert("L") if picture.mode == "P" else picture)
     except Exception as error:  # Pillow has many
         raise unreadable(f"Picture {file}", error) from error
+    if turned := why_turned(file):
+        raise ValueError(f"Picture {file} cannot be used: {turned}.")
     if mode not in modes:
         raise ValueError(f"Picture {file} must be of mode {' or '.join(modes)} of Pillow, got {mode}; convert it.")
     return content.swapaxes(0, 1)

@@ -22,7 +22,7 @@ from monai_sc.functional.dice import dice
 from monai_sc.functional.label_values import MAX_CLASSES, values_in, why_no_label
 from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.geometry import in_mm, mm_per_unit
-from monai_sc.transforms.load import is_picture_tiff, reason_of
+from monai_sc.transforms.load import is_picture_tiff, reason_of, why_turned
 
 MakeNoise = Callable[..., Randomizable]
 """Makes the noise transform: called with the list of classes of a label map, or with ``None`` for a binary mask."""
@@ -92,8 +92,10 @@ def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the values of a label file ``(*spatial)``, and its affine; ``None`` for a picture, which has no geometry.
 
     Raises:
-        ValueError: when the file cannot be read, or holds more than one channel.
+        ValueError: when the file cannot be read, viewers turn it, or it holds more than one channel.
     """
+    if turned := why_turned(path):
+        raise ValueError(turned)
     try:
         reader = "PILReader" if is_picture_tiff(path) else None
         load = LoadImage(reader, image_only=True, ensure_channel_first=True, dtype=None)
