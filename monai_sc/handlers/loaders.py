@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from monai.data import DataLoader, PersistentDataset, decollate_batch
 from monai.transforms import Compose
 
 from monai_sc.data.cases import file_keys, files_of
 from monai_sc.data.file_checks import check_whole
 from monai_sc.data.usable_cases import NAMES
+
+CASES = 2  # of the training, whose labels are looked at
 
 
 def check_loaders(
@@ -29,8 +35,8 @@ def check_loaders(
 
     Raises:
         TypeError: when a loader or its data set is of another kind than the trainer or the correction needs.
-        ValueError: when a loader is empty, has persistent workers or loses metadata, or a clean case is one of the
-            training cases.
+        ValueError: when a loader is empty, has persistent workers, loses metadata or resamples labels linearly, or a
+            clean case is one of the training cases.
         KeyError: when a batch lacks a key.
     """
     if getattr(training, "persistent_workers", False):
@@ -57,11 +63,49 @@ def check_loaders(
             )
     _refuse_other_processes(relabel)
     group = () if group_key is None else (group_key,)
+    for label in _first_labels(train):
+        _refuse_resampled("the trainer's data loader", label)
     if clean is not None:
         _refuse_shared_cases(clean.dataset, train.data)
-        _first_batch("clean_loader", clean, ("image", "label", *group))
+        _refuse_resampled("clean_loader", _first_batch("clean_loader", clean, ("image", "label", *group))["label"])
     cases: list[dict[str, Any]] = decollate_batch(_first_batch("relabel_loader", relabel, ("id", "image", *group)))
     return cases[0]
+
+
+def _first_labels(dataset: Any) -> list[Any]:
+    """Return labels of the first cases as the network is to see them, none where that cannot be told beforehand.
+
+    The transforms are a copy, and the random states are as they were: a training is the same with this look at it.
+    """
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        transform = copy.deepcopy(dataset.transform)
+        found = [transform(dict(case)) for case in dataset.data[:CASES]]
+        crops = [crop for case in found for crop in (case if isinstance(case, list) else [case])]
+        return [crop["label"] for crop in crops]
+    except Exception:  # which the training itself tells, if it meets it
+        return []
+    finally:
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+def _refuse_resampled(name: str, label: Any) -> None:
+    """Refuse a label that holds values between whole numbers beside these, as linear interpolation makes them.
+
+    Labels that are smoothed on purpose hold no whole numbers.
+    """
+    if not isinstance(label, (torch.Tensor, np.ndarray)):
+        return
+    values = torch.as_tensor(label).detach().float()
+    between = (values - values.round()).abs() > 1e-3
+    if between.any() and not between.all():
+        raise ValueError(
+            f"The labels of {name} must hold whole numbers, got {float(values[between][0]):g}, as after linear "
+            "resampling; give spatial transforms mode='nearest' for labels, and with lazy resampling Compose "
+            "overrides={'label': {'mode': 'nearest'}}."
+        )
 
 
 def _refuse_other_processes(relabel: DataLoader) -> None:

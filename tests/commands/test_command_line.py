@@ -13,7 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import itk
+import numpy as np
 import pytest
+from PIL import Image
 from rich.table import Table
 
 from monai_sc.__main__ import main
@@ -137,6 +140,32 @@ def test_standard_output_is_json_alone(workplace, command):
     assert {key: told[key] for key in expected} == expected
     assert "Traceback" not in done.stderr
     assert "Warning" not in done.stderr
+
+
+ALL_QUIET = """
+import io, sys
+import monai_sc  # before all others, as in a notebook
+from monai_sc.__main__ import main
+from monai_sc.transforms import LoadLabel
+LoadLabel()("masks/" + sorted(__import__("os").listdir("masks"))[0])
+for call in sys.argv[1:]:
+    assert main([*call.split(), "--quiet"]) == 0
+"""
+
+
+@pytest.mark.slow
+def test_quiet_commands_print_nothing_at_all(workplace):
+    """Nor do MONAI, pydicom, ITK and Pillow, in this process or in its workers."""
+    for k in range(2):
+        (workplace / "pictures").mkdir(exist_ok=True)
+        Image.fromarray(np.eye(20, dtype=np.uint8)).save(workplace / "pictures" / f"{k}.png")
+        itk.imwrite(itk.image_from_array(np.eye(20, dtype=np.uint8)), str(workplace / "pictures" / f"{k}.tif"))
+        itk.imwrite(itk.image_from_array(np.ones((5, 6, 7), np.uint8)), str(workplace / "pictures" / f"{k}.nrrd"))
+    simulate = "--num-steps=2 --expansion-prob=0.8 --march-prob=0.5"
+    calls = [" ".join([command, *HAPPY[command][0]]) for command in ("audit", "correct")]
+    calls += ["report audit --out=page", f"simulate masks noisy {simulate} --workers=2"]
+    done = call(workplace, *calls, f"simulate pictures others {simulate}", code=ALL_QUIET)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 PARSED = [(command, *call) for command, calls in WRONG.items() for call in calls[:2]]

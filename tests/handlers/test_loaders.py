@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 import torch
 from monai.data import CacheDataset, DataLoader, Dataset, PersistentDataset
-from monai.transforms import Compose
+from monai.transforms import (
+    Compose,
+    EnsureTyped,
+    LoadImaged,
+    RandCropByPosNegLabeld,
+    RandRotated,
+    Spacingd,
+)
 
 from monai_sc.handlers.loaders import check_loaders, damaged_file
+from monai_sc.transforms import LoadLabeld
 
 NOTHING = Compose([])
 
@@ -168,3 +176,72 @@ def test_workers_of_the_relabel_loader_must_be_forked(method, monkeypatch):
     ):
         check(relabel=loader)
     assert check(relabel=DataLoader(data, multiprocessing_context=None))["id"] == "a"
+
+
+def volumes(tmp_path, number=3):
+    cases = []
+    for k in range(number):
+        mask = np.zeros((12, 12, 6), np.uint8)
+        mask[3:8, 4:9, 2:5] = 1
+        for name in ("image", "label"):
+            nib.save(nib.Nifti1Image(mask, np.diag([1.0, 1.0, 2.0, 1.0])), tmp_path / f"{name}{k}.nii.gz")
+        files = {name: str(tmp_path / f"{name}{k}.nii.gz") for name in ("image", "label")}
+        cases.append({"id": str(k), **files})
+    return cases
+
+
+def resampling(modes, *, lazy=False):
+    keys = ["image", "label"]
+    # what crops lazily has no mode, and is linear
+    overrides = {"label": {"mode": "nearest"}} if lazy and modes != "bilinear" else None
+    return Compose(
+        [
+            LoadImaged("image", ensure_channel_first=True),
+            LoadLabeld("label"),
+            Spacingd(keys, pixdim=(0.7, 0.7, 1.3), mode=modes),
+            RandRotated(keys, prob=1.0, range_x=0.4, mode=modes),
+            RandCropByPosNegLabeld(keys, "label", (8, 8, 4), num_samples=2),
+            EnsureTyped(keys, dtype=torch.float32),
+        ],
+        lazy=lazy,
+        overrides=overrides,
+    )
+
+
+LINEAR = r"must hold whole numbers, got 0\.\d+, as after linear resampling; .* mode='nearest' for labels, and with lazy"
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("which", ["training", "clean"])
+def test_labels_that_are_resampled_linearly_are_refused(tmp_path, which, lazy):
+    cases = volumes(tmp_path)
+    good, bad = (
+        DataLoader(Dataset(part, resampling(modes, lazy=lazy)), batch_size=1)
+        for part, modes in ((cases[:2], ("bilinear", "nearest")), (cases[:2], "bilinear"))
+    )
+    assert check_loaders(good, None, loader_of(case_of("a")))["id"] == "a"
+    loaders = (bad, None) if which == "training" else (loader_of(case_of("a")), bad)
+    with pytest.raises(ValueError, match=LINEAR):
+        check_loaders(*loaders, loader_of(case_of("a")))
+
+
+@pytest.mark.parametrize("kind", [Dataset, CacheDataset])
+def test_look_at_a_label_changes_no_training(tmp_path, kind):
+    def batches(look):
+        transform = resampling(("bilinear", "nearest")).set_random_state(seed=3)
+        torch.manual_seed(5)
+        np.random.seed(5)
+        options = {"progress": False} if kind is CacheDataset else {}
+        loader = DataLoader(kind(volumes(tmp_path), transform, **options), batch_size=1, shuffle=True)
+        if look:
+            check_loaders(loader, None, loader_of(case_of("a")))
+        return [batch["label"].as_tensor() for batch in loader]
+
+    for first, second in zip(batches(look=True), batches(look=False), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("label", [[0.0, 1.0], [0.05, 0.95], [0.9999998, 0.0], [3.0, 255.0]])
+def test_labels_of_other_kinds_are_taken(label):
+    case = case_of("a", label=torch.tensor([label]))
+    assert check(training=loader_of(case), clean=loader_of(case | {"id": "c"}))["id"] == "a"
