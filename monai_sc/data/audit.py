@@ -26,7 +26,7 @@ from monai_sc.data.simulation.masks import find_in, find_masks, named_alike
 from monai_sc.functional.bias import boundary_displacement
 from monai_sc.functional.box import filled
 from monai_sc.functional.dice import dice
-from monai_sc.functional.label_values import MAX_CLASSES, masks_apart, values_in, why_no_label
+from monai_sc.functional.label_values import MAX_CLASSES, ValueJudge, masks_apart, values_in, why_no_label
 from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.geometry import states_unit
 
@@ -65,12 +65,12 @@ class LabelFile:
         self.in_mm = self.affine is not None
         self.spacing = (1.0,) * self.values.ndim if self.affine is None else voxel_size(self.affine, self.values.ndim)
 
-    def classes(self, ignore_value: float | None, *, judged: bool = True) -> list[int]:
+    def classes(self, ignore_value: float | None, judge: ValueJudge | None = None) -> list[int]:
         """Return the values of the classes it holds.
 
         Args:
             ignore_value: that of unknown voxels.
-            judged: refuse values that are those of an image, or of a label that was smoothed.
+            judge: refuses values that are those of an image, or of a label that was smoothed.
 
         Raises:
             ValueError: when a value is not a whole number, or negative, there are too many, or they are refused.
@@ -83,11 +83,10 @@ class LabelFile:
                 f"Label {self.path} must hold whole numbers from 0, got {wrong[0]:g}; an image is no label, and a mask "
                 "that was smoothed or resampled linearly needs a threshold."
             )
-        if judged or len(found) > MAX_CLASSES:
-            reason = why_no_label(self.values, found=distinct, ignore=ignore_value)
-            if reason:
-                named = "; if these are classes, name them" if judged and len(found) <= MAX_CLASSES else ""
-                raise ValueError(f"Label {self.path} cannot be used: {reason}{named}.")
+        if len(found) > MAX_CLASSES:
+            raise ValueError(f"Label {self.path} cannot be used: {why_no_label(self.values, found=distinct)}.")
+        if judge is not None and (reason := judge.why_no_label(self.values, distinct, ignore_value)):
+            raise ValueError(f"Label {self.path} cannot be used: {reason}; if these are classes, name them.")
         return [round(float(v)) for v in found]
 
     def masks(self, classes: Sequence[int | Sequence[int]], ignore_value: float | None = None) -> np.ndarray:
@@ -204,9 +203,9 @@ def audit_folder(
     in_mm = all(file_suffix(Path(name)) not in PICTURES for name in names)
 
     def compared(chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
-        check = AxesCheck()
+        check, judge = AxesCheck(), ValueJudge() if class_names is None else None
         for name in track(chosen, "Comparing labels", disable=not progress):
-            yield _compared(source, reference, name, ignore_value, in_mm, check, judged=class_names is None)
+            yield _compared(source, reference, name, ignore_value, in_mm, check, judge)
             if name == chosen[min(CHECKED, len(chosen)) - 1]:
                 check.refuse_turned(f"The labels of {reference}", f"those of {source}", name)
 
@@ -268,8 +267,7 @@ def _compared(
     ignore_value: float | None,
     in_mm: bool,
     check: AxesCheck,
-    *,
-    judged: bool,
+    judge: ValueJudge | None,
 ) -> dict[str, Any]:
     """Return what is measured on a case: for each class in one of its labels, as JSON types.
 
@@ -277,7 +275,7 @@ def _compared(
     """
     given = load_label(source, name)
     true = load_label(reference, name, given)
-    values = [label.classes(ignore_value, judged=judged) for label in (given, true)]
+    values = [label.classes(ignore_value, judge) for label in (given, true)]
     classes = sorted({*values[0], *values[1]})
     voxel = float(min(true.spacing)) if in_mm else 1.0
     row: dict[str, Any] = {"case": name, "voxel": voxel, "given": values[0], "clean": values[1]}

@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,11 @@ class _Correction:
             spacing=[self._spacing(folders.label(name)) for name in sample],
         )
 
+    @cached_property
+    def dice(self) -> list[float | None]:
+        """Of each class the Dice of corrected labels on held-out cases."""
+        return [row["held_out"]["after"] for row in self.corrector.report()["classes"].values()]
+
     def correct(self, name: str, partial: Path, scratch: Path) -> dict[str, Any]:
         """Write the corrected label of a case into ``partial``, by way of a file in ``scratch``, and return its row.
 
@@ -376,8 +382,7 @@ class _Correction:
             trusted=self.folders.trust(name, given),
             spacing=self._spacing(given),
         )
-        dice_of = [row["held_out"]["after"] for row in self.corrector.report()["classes"].values()]
-        label = self.folders.from_label(found, drawn, dice_of)
+        label = self.folders.from_label(found, drawn, self.dice)
         return label if given.stays is None else np.where(given.stays, given.values, label), result
 
     def _spacing(self, label: ClassLabel) -> tuple[float, ...] | None:

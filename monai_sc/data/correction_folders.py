@@ -17,6 +17,7 @@ from monai_sc.data.regions import Regions, described_regions
 from monai_sc.data.simulation.masks import find_in, find_masks, named_alike
 from monai_sc.functional.box import filled
 from monai_sc.functional.correction import ROUNDING
+from monai_sc.functional.label_values import ValueJudge
 
 SUMS = 0.05  # by which those of probabilities over the channels may differ from 1
 UNKNOWN = -1  # in a label whose classes are 1, 2, ..., whatever the files call them
@@ -102,7 +103,7 @@ class CorrectionFolders:
         self.predictions, self.labels, self.clean, self.trusted = predictions, labels, clean, trusted
         self.kind = kind
         self.ignore_value = ignore
-        self.judged = judged
+        self.judge = ValueJudge() if judged else None
         self.axes = None if axes is None else Axes(axes)
         self.regions = None if regions is None else Regions(regions)
         if predictions is not None and regions is None:
@@ -193,13 +194,13 @@ class CorrectionFolders:
             given = load_label(self.labels, name) if name in self.pairs else None
             true = load_label(self.clean, name, given)
             sizes.append((true.in_mm, true.spacing))
-            self._clean[name] = true.classes(self.ignore_value, judged=self.judged)
+            self._clean[name] = true.classes(self.ignore_value, self.judge)
             if given is not None:
-                self._drawn[name] = given.classes(self.ignore_value, judged=self.judged)
+                self._drawn[name] = given.classes(self.ignore_value, self.judge)
                 if not check.is_full:
                     check.add(given.known(self.ignore_value), true.known(self.ignore_value))
         check.refuse_turned(f"The labels of {self.clean}", f"those of {self.labels}", self.fitted[0])
-        if self.judged:
+        if self.judge is not None:
             folders = ((self.labels, self._drawn), (self.clean, self._clean))
             refuse_masks_apart({folder / name: own for folder, found in folders for name, own in found.items()})
         self.in_mm = all(in_mm for in_mm, _ in sizes)
@@ -293,10 +294,10 @@ class CorrectionFolders:
 
     def _mapped(self, label: LabelFile) -> ClassLabel:
         """Return a label with its classes as 1, 2, ..., and refuse other values, unless there may be some."""
-        found = label.classes(self.ignore_value, judged=False)
+        found = label.classes(self.ignore_value)
         others = sorted(set(found) - set(self.values))
-        if others and self.judged:
-            label.classes(self.ignore_value)  # which knows more of what is wrong
+        if others and self.judge is not None:
+            label.classes(self.ignore_value, self.judge)  # which knows more of what is wrong
             refuse_masks_apart({label.path: found, self.clean / self.clean_names[0]: self.values})
         if others and not self.has_others:
             raise ValueError(

@@ -12,6 +12,8 @@ File = TypeVar("File", bound=Hashable)
 MAX_CLASSES = 255
 FULL_SCALE = 64  # the least foreground of a mask that is no 0 and 1, such as 255
 SAMPLE, SLABS = 2**17, 8  # voxels that are looked at, and in how many parts of a larger file
+JUDGED = 8  # files of a folder
+PART = 2**20  # voxels whose values are sorted at once
 NEAR = 0.2  # of the foreground: how far JPEG throws values off
 MOST = 0.9  # of the voxels
 BETWEEN, ONLY_BETWEEN = 0.7, 0.95  # of the voxels of a value: those with a smaller and a larger value beside them
@@ -31,17 +33,22 @@ def values_in(array: np.ndarray, limit: int | None = None) -> np.ndarray:
     """
     found = np.empty(0, dtype=array.dtype)
     for part in _parts(array):
-        found = np.union1d(found, np.unique(part))
+        own = np.unique(part)
+        found = np.union1d(found, own) if len(found) else own
         if limit is not None and len(found) > limit:
             break
     return found
 
 
 def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Return an array in slices that lie together in memory."""
-    if array.ndim < 2:
-        return iter([array])
-    return iter(np.moveaxis(array, int(np.argmax(np.abs(array.strides))), 0))
+    """Return an array in parts that lie together in memory."""
+    if array.size <= PART:
+        yield array
+        return
+    along = np.moveaxis(array, int(np.argmax(np.abs(array.strides))), 0)
+    step = max(1, PART * len(along) // array.size)
+    for start in range(0, len(along), step):
+        yield along[start : start + step]
 
 
 def why_no_label(values: np.ndarray, *, found: np.ndarray | None = None, ignore: float | None = None) -> str:
@@ -98,6 +105,25 @@ def why_no_label(values: np.ndarray, *, found: np.ndarray | None = None, ignore:
             "that was resampled linearly; resample it with nearest neighbours"
         )
     return ""
+
+
+class ValueJudge:
+    """Judges the values of the files of a folder: the first few, then those with values that none of them had."""
+
+    def __init__(self) -> None:
+        self.known: set[float] = set()
+        self.number = 0
+
+    def why_no_label(self, values: np.ndarray, found: np.ndarray, ignore: float | None = None) -> str:
+        """Return what :py:func:`why_no_label` says of a file, for the arguments see there."""
+        own = set(found.tolist())
+        if self.number >= JUDGED and own <= self.known:
+            return ""
+        reason = why_no_label(values, found=found, ignore=ignore)
+        if not reason:
+            self.known |= own
+            self.number += 1
+        return reason
 
 
 def _surroundings(

@@ -37,7 +37,7 @@ class _Images(threading.local):
 
 _IMAGES = _Images()
 TOLERANCE = 1e-3  # for files whose scale makes a 1 read 0.99999997
-TURNABLE = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp")
+TURNABLE = (".jpg", ".jpeg", ".png", ".tif", ".tiff")
 ORIENTATION = 274  # the tag of EXIF and TIFF
 MIN_IS_WHITE, PALETTE = 0, 3  # of a TIFF file's photometric interpretation
 
@@ -72,13 +72,15 @@ def why_turned(path: PathLike) -> str:
 
     MONAI reads such a picture as it is stored, while a mask is drawn on what a viewer shows.
     """
-    if not os.fspath(path).lower().endswith(TURNABLE):
+    name = os.fspath(path).lower()
+    if not name.endswith(TURNABLE):
         return ""
     try:
+        with open(path, "rb") as file:
+            if not name.endswith((".tif", ".tiff")) and not re.search(rb"Exif|eXIf", file.read(1 << 16)):
+                return ""
         with Image.open(path) as picture:
-            # PNG would be read to its end for it, where no program writes it
-            known = picture.format != "PNG" or "exif" in picture.info
-            turn = picture.getexif().get(ORIENTATION, 1) if known else 1
+            turn = picture.getexif().get(ORIENTATION, 1)
     except Exception:  # which its reader tells
         return ""
     if turn in (0, 1):

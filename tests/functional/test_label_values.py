@@ -9,9 +9,11 @@ from PIL import Image
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
+from monai_sc.functional import label_values
 from monai_sc.functional.label_values import (
     MAX_CLASSES,
     SAMPLE,
+    ValueJudge,
     _surroundings,
     masks_apart,
     values_in,
@@ -165,6 +167,20 @@ def test_slices_of_a_large_map_show_its_edges():
     assert why_no_label(values) == ""
     values[39:91, 39:91, 19:51] = np.maximum(values[39:91, 39:91, 19:51], 1)
     assert "value 1 occurs only at edges" in why_no_label(values)
+
+
+def test_judge_looks_at_the_first_files_and_at_new_values(monkeypatch):
+    looked = []
+    true = label_values.why_no_label
+    monkeypatch.setattr(label_values, "why_no_label", lambda *a, **o: looked.append(1) or true(*a, **o))
+    judge = ValueJudge()
+    good = disc(20).astype(np.uint8) + disc(9)
+    for number in range(1, 12):
+        assert judge.why_no_label(good, values_in(good)) == ""
+        assert len(looked) == min(number, label_values.JUDGED)
+    bad = jpeg(disc(17) * 255)
+    assert "saved as JPEG" in judge.why_no_label(bad, values_in(bad))
+    assert "saved as JPEG" in judge.why_no_label(bad, values_in(bad))
 
 
 @pytest.mark.parametrize(
