@@ -106,8 +106,7 @@ class CorrectionFolders:
         self.judge = ValueJudge() if judged else None
         self.axes = None if axes is None else Axes(axes)
         self.regions = None if regions is None else Regions(regions)
-        if predictions is not None and regions is None:
-            self.regions = described_regions(predictions, labels)
+        self.described = None if predictions is None or regions is not None else described_regions(predictions, labels)
         self.names = find_masks(labels)[0]
         self.clean_names = sorted(named_alike(find_masks(clean)[0], self.names))
         if predictions is not None:
@@ -223,6 +222,8 @@ class CorrectionFolders:
         sample = load_prediction(file, first.values.shape, first.affine, self.axes)
         self.channels = len(sample.values)
         self.probabilities = self._kind_of(sample.are_probabilities, self.clean_names[0])
+        if self.described is not None and self.channels == len(self.described.sets):
+            self.regions = self.described
         if self.regions is not None:
             if self.channels != len(self.regions.sets):
                 raise ValueError(

@@ -151,6 +151,20 @@ def test_description_beside_the_predictions_is_enough(folders, tmp_path):
     assert (after > given).all()
 
 
+def test_description_of_other_channels_is_of_no_matter(folders, tmp_path):
+    """As of a softmax, whose labels lie beside a description with regions."""
+    for k in range(8):
+        truth = np.load(folders / f"{k}.npy")
+        channels = np.stack([truth == v for v in range(3)]).astype(np.float32)
+        (tmp_path / "predictions").mkdir(exist_ok=True)
+        np.savez(tmp_path / "predictions" / f"{k}.npz", probabilities=channels.transpose(0, 3, 2, 1))
+    labels = {"background": 0, "whole": [1, 2], "core": 2}
+    (tmp_path / "predictions" / "dataset.json").write_text(json.dumps({"labels": labels}))
+    options = {"predictions": tmp_path / "predictions", "progress": False}
+    report = correct_folder(folders / "labels", folders / "clean", tmp_path / "out", **options)
+    assert (report["output"], report["values"], report["settings"]["regions"]) == ("softmax", [1, 2], None)
+
+
 @pytest.mark.parametrize(
     ("regions", "message"),
     [

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.data import MetaTensor
+from monai.data import MetaTensor, PILReader
 from monai.transforms import LoadImage, Randomizable
+from PIL import Image
 
 from monai_sc.data.durable import sha256
 from monai_sc.data.label_files import PICTURES, file_suffix, write_values_like
@@ -97,15 +98,16 @@ def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     if turned := why_turned(path):
         raise ValueError(turned)
     try:
-        reader = "PILReader" if is_picture_tiff(path) else None
-        load = LoadImage(reader, image_only=True, ensure_channel_first=True, dtype=None)
+        pictures = PILReader(converter=_whole)
+        reader = pictures if is_picture_tiff(path) or pictures.verify_suffix(path) else None
+        load = LoadImage(image_only=True, ensure_channel_first=True, dtype=None)
         if path.name.lower().endswith(".gz"):
             _check_gzip(path)
         try:
-            image: Any = load(path)
+            image: Any = load(path, reader)
         except ValueError:  # torch has no arrays in the byte order of other machines
             load.dtype = np.float64
-            image = load(path)
+            image = load(path, reader)
     except Exception as error:  # each of MONAI's readers has its own
         raise ValueError(f"it cannot be read: {reason_of(error)[:300]}") from error
     if len(image) != 1:
@@ -115,6 +117,16 @@ def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     values = image.numpy()[0]
     values = values.astype(np.uint8) if values.dtype == bool else values
     return values, None if file_suffix(path) in PICTURES else in_mm(np.asarray(image.affine), mm_per_unit(path))
+
+
+def _whole(picture: Image.Image) -> Image.Image:
+    """Return a picture with its pixels, or close its file, which MONAI 1.6 leaves open where it is truncated."""
+    try:
+        picture.load()
+    except BaseException:
+        picture.close()
+        raise
+    return picture
 
 
 def _check_gzip(path: Path) -> None:
