@@ -104,7 +104,7 @@ class CorrectionFolders:
         self.kind = kind
         self.ignore_value = ignore
         self.judge = ValueJudge() if judged else None
-        self.axes = None if axes is None else Axes(axes)
+        self.axes = None if axes is None else Axes(axes).text
         self.regions = None if regions is None else Regions(regions)
         self.described = None if predictions is None or regions is not None else described_regions(predictions, labels)
         self.names = find_masks(labels)[0]
@@ -359,7 +359,7 @@ class CorrectionFolders:
             axes, best, given = found
             way_out = f"say so with --axes={axes} (axes={axes!r} in Python), or export them with the axes of the labels"
             if self.axes is not None:
-                way_out = f"axes={self.axes.text!r} is not how they lie"
+                way_out = f"axes={self.axes!r} is not how they lie"
             raise ValueError(
                 f"Predictions must lie as the labels do, but fit them better with their axes turned: mean Dice "
                 f"{best:.2f} instead of {given:.2f}; {way_out}."

@@ -57,7 +57,7 @@ def find_prediction(folder: Path, name: str) -> Path:
 
 
 def load_prediction(
-    path: Path, shape: tuple[int, ...], affine: np.ndarray | None, axes: Axes | None = None
+    path: Path, shape: tuple[int, ...], affine: np.ndarray | None, axes: str | None = None
 ) -> Prediction:
     """Return a prediction for a label of ``shape`` ``(*spatial)``.
 
@@ -70,14 +70,15 @@ def load_prediction(
         path: of the file.
         shape: of its label ``(*spatial)``.
         affine: of its label; ``None`` where that has no geometry.
-        axes: how those of the file lie, if not as those of the label.
+        axes: how those of the file lie, if not as those of the label: an orientation or numbers, as for
+            :py:func:`~monai_sc.data.correct_folder`.
 
     No voxel is read before the header of the file has told that its shape fits, whatever it would unpack to.
 
     Raises:
         ValueError: when the file cannot be read, or its shape or affine is not that of the label.
     """
-    order = None if axes is None else axes.of(len(shape), affine)
+    order = None if axes is None else Axes(axes).of(len(shape), affine)
     if order is not None:
         shape = tuple(shape[[abs(axis) for axis in order].index(k + 1)] for k in range(len(shape)))
     try:
