@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import itk
 import numpy as np
 import torch
 from monai.config import KeysCollection, PathLike
@@ -65,6 +66,25 @@ def is_picture_tiff(path: PathLike) -> bool:
             "grey values, such as with ImageJ, or to .nii.gz"
         )
     return unlike
+
+
+LAYERS = "it holds several values in each voxel, such as colours or layers; export it as one map of classes"
+
+
+def has_layers(path: PathLike) -> bool:
+    """Say whether a file that ITK reads has several values in each voxel, by its header.
+
+    ITK itself looks through all its modules, for half a minute, before it says that it cannot read such a file.
+    """
+    if not os.fspath(path).lower().endswith((".nrrd", ".nhdr", ".mha", ".mhd")):
+        return False
+    try:
+        header = itk.ImageIOFactory.CreateImageIO(os.fspath(path), itk.CommonEnums.IOFileMode_ReadMode)
+        header.SetFileName(os.fspath(path))
+        header.ReadImageInformation()
+        return bool(header.GetNumberOfComponents() > 1)
+    except Exception:  # which its reader tells
+        return False
 
 
 def why_turned(path: PathLike) -> str:
@@ -123,7 +143,7 @@ def unreadable(name: str, error: BaseException) -> ValueError:
 def reason_of(error: BaseException) -> str:
     """Return what a reader says, in one line, without a full stop; that of ITK begins with a place in its own code."""
     if "is not wrapped for" in str(error):  # ITK, for values that are no numbers
-        return "it holds several values in each voxel, such as colours or layers; export it as one map of classes"
+        return LAYERS
     text = re.sub(r"^.*\(0x[0-9a-f]+\): ", "", " ".join(str(error).split()))
     return text.rstrip(".") or type(error).__name__
 
@@ -182,6 +202,8 @@ class LoadLabel(Transform):
         """Return the channels of one file."""
         if not path.is_file():
             raise FileNotFoundError(f"Label file {path} does not exist.")
+        if has_layers(path):
+            raise ValueError(f"Label file {path} cannot be used: {LAYERS}.")
         image = read_image(path, f"Label file {path}")
         if len(image) != 1:
             raise ValueError(f"Label file {path} must hold one channel, got {len(image)}.")

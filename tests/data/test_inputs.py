@@ -215,6 +215,8 @@ def test_layers_are_told_as_what_they_are(tmp_path):
         (tmp_path / folder / "a.seg.nrrd").write_bytes(head.encode() + array.tobytes())
     with pytest.raises(ValueError, match=r"several values in each voxel, such as colours or layers; export it as one"):
         audit_folder(tmp_path / "labels", tmp_path / "clean", progress=False)
+    with pytest.raises(ValueError, match=r"a\.seg\.nrrd cannot be used: it holds several values in each voxel"):
+        LoadLabel()(tmp_path / "labels" / "a.seg.nrrd")
 
 
 def write_values(path, values):

@@ -23,7 +23,7 @@ from monai_sc.functional.dice import dice
 from monai_sc.functional.label_values import MAX_CLASSES, values_in, why_no_label
 from monai_sc.transforms.distance import voxel_size
 from monai_sc.transforms.geometry import in_mm, mm_per_unit
-from monai_sc.transforms.load import is_picture_tiff, reason_of, why_turned
+from monai_sc.transforms.load import LAYERS, has_layers, is_picture_tiff, reason_of, why_turned
 
 MakeNoise = Callable[..., Randomizable]
 """Makes the noise transform: called with the list of classes of a label map, or with ``None`` for a binary mask."""
@@ -97,6 +97,8 @@ def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     """
     if turned := why_turned(path):
         raise ValueError(turned)
+    if has_layers(path):
+        raise ValueError(LAYERS)
     try:
         pictures = PILReader(converter=_whole)
         reader = pictures if is_picture_tiff(path) or pictures.verify_suffix(path) else None
