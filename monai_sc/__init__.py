@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from monai_sc import (
-        comparison,
+        benchmark,
         correction,
-        data,
-        engines,
+        datasets,
+        files,
+        folders,
         functional,
         handlers,
-        losses,
-        networks,
         reports,
+        store,
         transforms,
     )
 
 __all__ = [
     "__version__",
-    "comparison",
+    "benchmark",
     "correction",
-    "data",
-    "engines",
+    "datasets",
+    "files",
+    "folders",
     "functional",
     "handlers",
-    "losses",
-    "networks",
     "reports",
+    "store",
     "transforms",
 ]
 

@@ -24,5 +24,5 @@ DATA_SETS = (
     "jsrt",
     "lidc_idri",
 )
-"""The data sets that can be prepared. Each is a module ``NAME`` in ``monai_sc.data.preparation`` with its ``LAYOUT``,
-and one in ``monai_sc.data.stand_ins`` with ``write_NAME``."""
+"""The data sets that can be prepared. Each is a module ``NAME`` in ``monai_sc.datasets`` with its ``LAYOUT``
+and one in ``monai_sc.datasets.stand_ins`` with ``write_NAME``."""

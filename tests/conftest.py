@@ -85,7 +85,7 @@ def run_module(monkeypatch):
 @pytest.fixture
 def fork_cells(monkeypatch):
     """Fork the trainings of comparisons and ablations, instead of starting a new Python for each."""
-    from monai_sc.comparison import processes
+    from monai_sc.benchmark import runner as processes
     from tests.forked import Forked
 
     monkeypatch.setattr(processes, "_start", lambda words, log, env: Forked(["-m", *words[2:]], env=env, log=log))

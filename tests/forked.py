@@ -17,7 +17,7 @@ from pathlib import Path
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        *("monai.bundle", "monai_sc.comparison.ablations", "monai_sc.handlers", "monai_sc.reports", __name__),
+        *("monai.bundle", "monai_sc.benchmark.ablations", "monai_sc.handlers", "monai_sc.reports", __name__),
         "pytest",  # which each process would import as the module that is run, where there is no pytest-xdist
         "torch._dynamo",  # which the first optimizer imports
     ]

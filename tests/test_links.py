@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
-from monai_sc.comparison import CellResult, Run, summarise, write_tables
-from monai_sc.comparison.ablations.written import _write
-from monai_sc.data import CaseMemory, LabelStore, audit_folder, correct_folder, phantom_cases, simulate_folder
-from monai_sc.data.durable import partial_of, replace_synced, replacing, write_synced
+from monai_sc.benchmark import CellResult, Run, summarise, write_tables
+from monai_sc.benchmark.ablations.ablation import _write
+from monai_sc.benchmark.methods import CaseMemory
+from monai_sc.datasets import phantom_cases
+from monai_sc.files.durable import partial_of, replace_synced, replacing, write_synced
+from monai_sc.folders import audit_folder, correct_folder, simulate_folder
 from monai_sc.handlers import ResumeHandler
 from monai_sc.reports import write_audit, write_reference
+from monai_sc.store import LabelStore
 from monai_sc.transforms import RandTranslateLabel
 
 ORIGINAL = b"drawn by an expert"

@@ -6,9 +6,23 @@ import sys
 import pytest
 from monai.bundle import ComponentLocator
 
-from monai_sc import comparison, engines, handlers, losses, networks, transforms
+from monai_sc import benchmark, correction, datasets, files, folders, functional, handlers, reports, store, transforms
+from monai_sc.benchmark import ablations, methods
 
-PACKAGES = (comparison, engines, handlers, losses, networks, transforms)
+PACKAGES = (
+    ablations,
+    benchmark,
+    correction,
+    datasets,
+    files,
+    folders,
+    functional,
+    handlers,
+    methods,
+    reports,
+    store,
+    transforms,
+)
 
 
 def names_of(package):

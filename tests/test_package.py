@@ -10,7 +10,7 @@ import sys
 import monai_sc
 assert not {"torch", "monai", "numpy"} & set(sys.modules)
 assert monai_sc.parallel.is_main()  # as configs of bundles call it, which import the package alone
-assert monai_sc.data.LabelStore and monai_sc.transforms.RandMarkovLabelNoise
+assert monai_sc.store.LabelStore and monai_sc.transforms.RandMarkovLabelNoise
 """
 
 

@@ -1,1 +1,3 @@
-"""The commands of ``python -m monai_sc``, a module each: what it is told, and what it prints."""
+"""The commands of ``python -m monai_sc``, a module each: what each is told, and what it prints."""
+
+from __future__ import annotations

@@ -18,7 +18,7 @@ from monai_sc.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from monai_sc.comparison.ablations import Ablation, Setup
+    from monai_sc.benchmark.ablations import Ablation, Setup
 
 UNBIASED = "dilate_erode"
 EXAMPLE = """\
@@ -84,9 +84,9 @@ def _end(parser: argparse.ArgumentParser, make: Callable[[Setup, argparse.Namesp
 
 
 def _ablate(arguments: argparse.Namespace) -> None:
-    from monai_sc.comparison.ablations import Setup, run_ablation
-    from monai_sc.comparison.ablations.ablation import ABLATION_CONFIGS
-    from monai_sc.comparison.grid import ComparedBundle, find_method
+    from monai_sc.benchmark.ablations import Setup, run_ablation
+    from monai_sc.benchmark.ablations.ablation import ABLATION_CONFIGS
+    from monai_sc.benchmark.grid import ComparedBundle, find_method
 
     bundle = ComparedBundle(arguments.bundle)
     own_choice = UNBIASED if arguments.make is _confidence and UNBIASED in bundle.noises else bundle.train["noise"]
@@ -118,27 +118,27 @@ def _ablate(arguments: argparse.Namespace) -> None:
 
 
 def _noise_level(setup: Setup, arguments: argparse.Namespace) -> Ablation:
-    from monai_sc.comparison.ablations import noise_level
+    from monai_sc.benchmark.ablations import noise_level
 
     with_clean = arguments.protocol == "paper"
     return noise_level(setup, steps=arguments.steps, methods=arguments.methods, with_clean=with_clean)
 
 
 def _validation_size(setup: Setup, arguments: argparse.Namespace) -> Ablation:
-    from monai_sc.comparison.ablations import validation_size
-    from monai_sc.comparison.ablations.validation_size import SIZES
+    from monai_sc.benchmark.ablations import validation_size
+    from monai_sc.benchmark.ablations.validation_size import SIZES
 
     return validation_size(setup, sizes=SIZES if arguments.sizes is None else arguments.sizes)
 
 
 def _confidence(setup: Setup, arguments: argparse.Namespace) -> Ablation:
-    from monai_sc.comparison.ablations import confidence
+    from monai_sc.benchmark.ablations import confidence
 
     return confidence(setup, epochs=arguments.epochs)
 
 
 def _holes(setup: Setup, arguments: argparse.Namespace) -> Ablation:
-    from monai_sc.comparison.ablations import holes
+    from monai_sc.benchmark.ablations import holes
 
     return holes(setup, number=_pair(arguments.number, "--number"), radius=_pair(arguments.radius, "--radius"))
 

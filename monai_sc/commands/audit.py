@@ -41,7 +41,7 @@ def add_audit(commands: Any) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> None:
-    from monai_sc.data import Part, audit_folder
+    from monai_sc.folders import Part, audit_folder
     from monai_sc.reports.audit import check_audit_folder, write_audit
 
     sources = [arguments.labels, arguments.clean, *([] if arguments.images is None else [arguments.images])]
@@ -73,7 +73,7 @@ def _audit(arguments: argparse.Namespace) -> None:
 def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Path | None) -> None:
     from rich.table import Table
 
-    from monai_sc.data.correction_words import file_notes
+    from monai_sc.folders.words import file_notes
 
     out = arguments.out
     unit = result["unit"]

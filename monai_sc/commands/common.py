@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from monai_sc.data import Part
+    from monai_sc.folders import Part
 
 WIDTH = 110  # of a table that is not on a terminal
 

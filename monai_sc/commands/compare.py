@@ -23,7 +23,7 @@ example:
 
 methods: {", ".join(METHODS)}.
 Your own method is a .json that is merged over the bundle's train.json, as those in monai_sc/configs/methods are; its
-run must end with monai_sc.comparison.write_result.
+run must end with monai_sc.benchmark.write_result.
 
 Stopped or killed, the same command goes on; more methods, noises or seeds are added to what is done. Results, of all
 that is done: results.md, results.csv, results.json and results.png. The log of a training: cells/NOISE/METHOD/seed-S/
@@ -57,7 +57,7 @@ def _names(text: str) -> list[str]:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from monai_sc.comparison import compare
+    from monai_sc.benchmark import compare
 
     found = compare(
         arguments.bundle,
@@ -79,8 +79,8 @@ def _compare(arguments: argparse.Namespace) -> None:
 def _print_comparison(found: dict[str, Any], out: Path) -> None:
     from rich.table import Table
 
-    from monai_sc.comparison.summary import MEAN
-    from monai_sc.comparison.tables import dice_text, difference_text
+    from monai_sc.benchmark.summary import MEAN
+    from monai_sc.benchmark.tables import dice_text, difference_text
 
     names = [*found["classes"], MEAN]
     for noise, methods in found["noises"].items():

@@ -36,9 +36,7 @@ def add_completion(commands: Any) -> None:
 def _completion(arguments: argparse.Namespace) -> None:
     import shtab
 
-    from monai_sc.commands.parser import make_parser
-
-    parser = make_parser("monai-sc")
+    parser = arguments.make_parser("monai-sc")
     _mark_files(parser, {"FILE": shtab.FILE} | dict.fromkeys(FOLDERS, shtab.DIRECTORY))
     print(shtab.complete(parser, shell=arguments.shell))
 

@@ -59,8 +59,8 @@ def add_correct(commands: Any) -> None:
 
 
 def _correct(arguments: argparse.Namespace) -> None:
-    from monai_sc.data import Part, correct_folder
-    from monai_sc.data.regions import read_regions
+    from monai_sc.files.regions import read_regions
+    from monai_sc.folders import Part, correct_folder
 
     if arguments.images is not None and not Path(arguments.images).is_dir():
         raise FileNotFoundError(f"{arguments.images} is no folder.")
@@ -94,7 +94,7 @@ def _correct(arguments: argparse.Namespace) -> None:
 def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> None:
     from rich.table import Table
 
-    from monai_sc.data.correction_words import existence_words, folder_notes, headline
+    from monai_sc.folders.words import existence_words, folder_notes, headline
 
     rows = report["classes"]
     of = "the network" if all(row["bias_of"] == "network" for row in rows.values()) else "the labels"

@@ -53,6 +53,7 @@ def make_parser(prog: str) -> Parser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(make_parser=make_parser)  # for the command that completes all of them
     commands = parser.add_subparsers(metavar="COMMAND", dest="COMMAND", required=True)
     for add in COMMANDS:
         add(commands)

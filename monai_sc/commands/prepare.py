@@ -9,7 +9,7 @@ from monai_sc.commands.common import add_command, add_output_options, print_tabl
 from monai_sc.names import DATA_SETS
 
 if TYPE_CHECKING:
-    from monai_sc.data import Preparation
+    from monai_sc.datasets import Preparation
 
 EXAMPLE = """\
 example:
@@ -82,7 +82,7 @@ def add_prepare(commands: Any) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
-    from monai_sc.data import prepare
+    from monai_sc.datasets import prepare
 
     given = {name: getattr(arguments, name) for name in arguments.options if getattr(arguments, name) is not None}
     done = prepare(
@@ -104,7 +104,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
 def _print(done: Preparation) -> None:
     from rich.table import Table
 
-    from monai_sc.data.preparation.prepared import PREPARED
+    from monai_sc.datasets.prepared import PREPARED
 
     if done.was_complete:
         print(f"Nothing to do: {done.out} is complete.")

@@ -57,7 +57,7 @@ def report_on(arguments: argparse.Namespace, *, done: str) -> Path | None:
     """
     if arguments.no_report:
         return None
-    from monai_sc.reports import open_source, write_page
+    from monai_sc.reports.page import open_source, write_page
 
     try:
         source = open_source(arguments.out, images=arguments.images)
@@ -70,8 +70,7 @@ def report_on(arguments: argparse.Namespace, *, done: str) -> Path | None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    from monai_sc.reports import open_source, write_page
-    from monai_sc.reports.page import REPORT_FILES
+    from monai_sc.reports.page import REPORT_FILES, open_source, write_page
 
     source = open_source(arguments.folder, images=arguments.images)
     out = arguments.out or arguments.folder

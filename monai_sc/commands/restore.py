@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monai_sc.commands.common import add_command, add_output_options, print_table, show
 
 if TYPE_CHECKING:
-    from monai_sc.data import LabelStore
+    from monai_sc.store import LabelStore
 
 EXAMPLE = """\
 example:
@@ -36,7 +36,7 @@ def add_restore(commands: Any) -> None:
 
 
 def _restore(arguments: argparse.Namespace) -> None:
-    from monai_sc.data import LabelStore
+    from monai_sc.store import LabelStore
 
     store = LabelStore.open(arguments.store)
     if arguments.round is not None:

@@ -6,15 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from monai_sc.commands.common import (
-    add_command,
-    add_output_options,
-    list_of,
-    note_part,
-    print_table,
-    several,
-    show,
-)
+from monai_sc.commands.common import add_command, add_output_options, list_of, note_part, print_table, several, show
 from monai_sc.wording import counted
 
 SIMULATE_EXAMPLE = """\
@@ -69,9 +61,9 @@ def add_simulate(commands: Any) -> None:
 
 
 def _simulate(arguments: argparse.Namespace) -> None:
-    from monai_sc.data import NoiseChoice, Part, simulate_folder, summarise_simulation
-    from monai_sc.data.simulation.folder import MANIFEST, SimulationFolder
-    from monai_sc.data.simulation.masks import find_masks
+    from monai_sc.files.names import find_masks
+    from monai_sc.folders import NoiseChoice, Part, simulate_folder, summarise_simulation
+    from monai_sc.folders.simulate import MANIFEST, SimulationFolder
 
     given = {name: getattr(arguments, name) for name in arguments.options if getattr(arguments, name) is not None}
     choice = NoiseChoice(
@@ -116,7 +108,7 @@ def _simulate(arguments: argparse.Namespace) -> None:
 def _print_simulation(result: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from monai_sc.data.simulation.folder import MANIFEST
+    from monai_sc.folders.simulate import MANIFEST
 
     if result["was_complete"]:
         print(f"Nothing to do: {result['out']} is complete.")

@@ -46,8 +46,8 @@ def _stand_in(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--cases must be three numbers of at least 1, got {' '.join(map(str, arguments.cases))}.")
     if arguments.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {arguments.seed}.")
-    from monai_sc.data.preparation.layout import SPLITS
-    from monai_sc.data.stand_ins import STAND_INS
+    from monai_sc.datasets.layout import SPLITS
+    from monai_sc.datasets.stand_ins import STAND_INS
 
     out = Path(arguments.out)
     num_cases = dict(zip(SPLITS, arguments.cases, strict=True))

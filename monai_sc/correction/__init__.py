@@ -1,4 +1,4 @@
-"""The correction of labels, without an engine: what a few clean cases say, and what is done with it."""
+"""What a few clean cases say of labels and predictions, and what is done with it."""
 
 from __future__ import annotations
 

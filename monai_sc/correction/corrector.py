@@ -9,23 +9,19 @@ from typing import Any
 import numpy as np
 from monai.config import NdarrayOrTensor
 
-from monai_sc.correction.case_label import case_label
-from monai_sc.correction.cases import Cases, Size, in_voxels, unit_of
-from monai_sc.correction.choice import ClassCorrection
-from monai_sc.correction.class_fit import ClassBias, ClassFit, Options
+from monai_sc.correction.cases import Cases, LabelFormat, Size, in_voxels, unit_of
 from monai_sc.correction.evidence import Exchange, max_reach
-from monai_sc.correction.exclusive import exclusive_map
-from monai_sc.correction.fitting import fit_classes
-from monai_sc.correction.format import LabelFormat
+from monai_sc.correction.fitting import ClassBias, ClassFit, Options, fit_classes
 from monai_sc.correction.given import settle_given
-from monai_sc.correction.label import Corrected
+from monai_sc.correction.label import Corrected, case_label, exclusive_map
 from monai_sc.correction.move import object_scores
 from monai_sc.correction.presence import PresenceRates, PresenceRule, presence_rates
 from monai_sc.correction.shape import GivenShape
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.correction.state import read_state, report_of, state_of
 from monai_sc.functional.bias import REGIONS, BoundaryBias
+from monai_sc.functional.boundary import check_correction
 from monai_sc.functional.checks import check_choice, check_same_shape
-from monai_sc.functional.correction import check_correction
 
 __all__ = ["CHOICES", "Fields", "SpatialCorrector"]
 

@@ -13,9 +13,9 @@ from monai_sc.correction.cases import Case, Cases
 from monai_sc.correction.move import box_around, distance, measure, voxel_volume
 from monai_sc.correction.presence import CaseObjects, object_sizes, objects_of_case
 from monai_sc.correction.shape import given_offset
-from monai_sc.correction.table import REACH, ShiftCounts, ShiftTable
+from monai_sc.correction.shifts import REACH, ShiftCounts, ShiftTable
 from monai_sc.functional.bias import boundary_displacement
-from monai_sc.functional.dice import dice
+from monai_sc.functional.masks import dice
 from monai_sc.functional.threads import in_threads
 
 Exchange = Callable[[list[Any]], list[Any]]

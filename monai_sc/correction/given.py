@@ -11,13 +11,12 @@ import numpy as np
 from scipy import stats
 
 from monai_sc.correction.cases import Case, Cases, Size
-from monai_sc.correction.choice import LEAST_SPREAD, ClassCorrection
-from monai_sc.correction.class_fit import ClassFit, Judgement, group_of, upper_bound
 from monai_sc.correction.evidence import Exchange
+from monai_sc.correction.fitting import ClassFit, Judgement, group_of, upper_bound
 from monai_sc.correction.move import box_around, distance
 from monai_sc.correction.shape import given_offset, learn_given_shape
-from monai_sc.correction.table import STEP, ShiftCounts, ShiftTable
-from monai_sc.functional.dice import dice
+from monai_sc.correction.shifts import LEAST_SPREAD, STEP, ClassCorrection, ShiftCounts, ShiftTable
+from monai_sc.functional.masks import dice
 from monai_sc.functional.threads import in_threads
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ import numpy as np
 from scipy import ndimage
 
 from monai_sc.correction.cases import Size
-from monai_sc.correction.choice import ClassCorrection
 from monai_sc.correction.presence import PresenceRule, find_objects
-from monai_sc.correction.table import EPS
-from monai_sc.functional.box import bounding_box
-from monai_sc.functional.correction import correct_boundary
+from monai_sc.correction.shifts import EPS, ClassCorrection
+from monai_sc.functional.boundary import correct_boundary
 from monai_sc.functional.distance import has_boundary, signed_distance
+from monai_sc.functional.masks import bounding_box
 
 FAR = 10.0  # voxels; what is farther from a boundary than this is inside or outside, no more
 

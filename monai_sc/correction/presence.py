@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage, stats
 
-from monai_sc.correction.choice import clear_gain, student
+from monai_sc.correction.shifts import clear_gain, student
 
 __all__ = [
     "FEATURES",
@@ -200,7 +200,7 @@ def choose_presence_rule(cases: Sequence[CaseObjects], rows: np.ndarray) -> Pres
     normal over objects: their mean less :math:`t_{n-1} s \sqrt{1 + 1/n}`, and at most the least of them less
     :math:`s`. It leaves a case without the class only if some clean case is without it. Nothing is searched, so that a
     few cases are not fitted by chance. Each case is judged by the bound of the others. A rule must raise the mean over
-    all cases clearly (:py:func:`~monai_sc.correction.choice.clear_gain`), and must not lower it over the cases that
+    all cases clearly (:py:func:`~monai_sc.correction.shifts.clear_gain`), and must not lower it over the cases that
     hold the class. It drops objects that overlap the given label only if that is clearly better still.
 
     Args:

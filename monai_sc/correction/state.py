@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from monai_sc.correction.choice import ClassCorrection
-from monai_sc.correction.class_fit import ClassBias, ClassFit, Judgement
+from monai_sc.correction.fitting import ClassBias, ClassFit, Judgement
 from monai_sc.correction.presence import PresenceRates, PresenceRule
 from monai_sc.correction.shape import GivenShape
+from monai_sc.correction.shifts import ClassCorrection
 
 if TYPE_CHECKING:
     from monai_sc.correction.corrector import SpatialCorrector

@@ -9,30 +9,25 @@ from monai_sc.functional.annotation_error import (
     shift_boundary,
     translate_label,
 )
-from monai_sc.functional.bias import BoundaryBias, boundary_bias, boundary_displacement, grouped_bias
-from monai_sc.functional.calibration import Calibration, calibrate_num_steps
-from monai_sc.functional.confident_learning import ConfidentLearning
-from monai_sc.functional.correction import (
-    correct_boundary,
-    exclusive_label,
-    one_against_rest,
-    probabilities_to_logits,
+from monai_sc.functional.bias import (
+    BoundaryBias,
+    boundary_bias,
+    boundary_displacement,
+    grouped_bias,
+    required_validation_size,
 )
-from monai_sc.functional.dense_noise import markov_label_noise_batch
+from monai_sc.functional.boundary import correct_boundary, exclusive_label, one_against_rest, probabilities_to_logits
+from monai_sc.functional.calibration import Calibration, calibrate_num_steps
 from monai_sc.functional.distance import signed_distance
 from monai_sc.functional.fit import MarkovFit, fit_markov_noise
 from monai_sc.functional.label_map import merge_masks, split_label_map
 from monai_sc.functional.noise import MarkovParameters, MarkovRates, case_seed, markov_label_noise
 from monai_sc.functional.noise_presets import NOISE_PRESETS, NoisePreset
-from monai_sc.functional.noise_rate import estimate_noise_rate
-from monai_sc.functional.small_loss import select_small_loss
-from monai_sc.functional.validation_size import required_validation_size
 
 __all__ = [
     "NOISE_PRESETS",
     "BoundaryBias",
     "Calibration",
-    "ConfidentLearning",
     "MarkovFit",
     "MarkovParameters",
     "MarkovRates",
@@ -44,18 +39,15 @@ __all__ = [
     "coarsen_contour",
     "correct_boundary",
     "drop_components",
-    "estimate_noise_rate",
     "exclusive_label",
     "fit_markov_noise",
     "grouped_bias",
     "markov_label_noise",
-    "markov_label_noise_batch",
     "merge_masks",
     "one_against_rest",
     "probabilities_to_logits",
     "punch_holes",
     "required_validation_size",
-    "select_small_loss",
     "shift_boundary",
     "signed_distance",
     "split_label_map",

@@ -11,9 +11,9 @@ from monai.config import NdarrayOrTensor
 from typing_extensions import Unpack
 
 from monai_sc.functional.bias import boundary_displacement
-from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import binary_mask
 from monai_sc.functional.distance import has_boundary
+from monai_sc.functional.masks import bounding_box
 from monai_sc.functional.noise import (
     MarkovParameters,
     MarkovRates,

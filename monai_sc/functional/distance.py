@@ -9,9 +9,9 @@ from monai.config import NdarrayOrTensor
 from monai.utils import convert_to_dst_type
 from scipy import ndimage
 
-from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import binary_mask, check_choice, check_spacing
 from monai_sc.functional.compiled import compiled
+from monai_sc.functional.masks import bounding_box
 
 METRICS = ("euclidean", "taxicab")
 ORIGINS = ("voxel", "face")

@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 from monai.config import NdarrayOrTensor
 
-from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import binary_mask, check_same_shape, check_spacing
 from monai_sc.functional.distance import has_boundary
+from monai_sc.functional.masks import bounding_box
 from monai_sc.functional.noise import markov_label_noise
 from monai_sc.functional.pair_statistics import NUM_LAGS, SCALARS, CleanMask, ErrorTable, PairErrors, split_strays
 

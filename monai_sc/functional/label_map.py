@@ -11,9 +11,9 @@ from monai.config import NdarrayOrTensor
 from monai.utils import convert_to_dst_type
 from scipy import ndimage
 
-from monai_sc.functional.box import bounding_box
 from monai_sc.functional.checks import as_array, binary_mask, check_choice
 from monai_sc.functional.distance import signed_distance
+from monai_sc.functional.masks import bounding_box
 
 OVERLAPS = ("nearest", "priority")
 LIMIT = 2**53  # under which all whole numbers are different ones as floats, too

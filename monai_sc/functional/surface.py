@@ -9,7 +9,7 @@ import numpy as np
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from monai_sc.functional.box import bounding_box
+from monai_sc.functional.masks import bounding_box
 
 SMOOTHING = 0.7  # voxels; it turns the steps of a slanted boundary into a slope, whose middle is the boundary
 

@@ -16,8 +16,8 @@ from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.choice import ClassCorrection
-from monai_sc.correction.class_fit import ClassFit
+from monai_sc.correction.fitting import ClassFit
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.functional.checks import as_array, check_same_shape
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.handlers.prediction import ArraysOnDisk

@@ -15,9 +15,9 @@ import torch
 from monai.data import DataLoader, PersistentDataset, decollate_batch
 from monai.transforms import Compose
 
-from monai_sc.data.cases import file_keys, files_of
-from monai_sc.data.file_checks import check_whole
-from monai_sc.data.usable_cases import NAMES
+from monai_sc.files.cases import file_keys, files_of
+from monai_sc.files.grids import check_whole
+from monai_sc.store.usable_cases import NAMES
 
 CASES = 2  # of the training, whose labels are looked at
 

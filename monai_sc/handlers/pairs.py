@@ -14,16 +14,15 @@ from monai.utils import MetaKeys
 
 from monai_sc.correction import SpatialCorrector
 from monai_sc.correction.cases import Cases, Size, in_voxels, unit_of
-from monai_sc.correction.class_fit import ClassFit, judge_labels
 from monai_sc.correction.corrector import Fields
-from monai_sc.correction.fitting import fit_classes
-from monai_sc.data.cases import LazyCases, files_of
-from monai_sc.data.label_store import LabelStore
-from monai_sc.functional.dice import dice
+from monai_sc.correction.fitting import ClassFit, fit_classes, judge_labels
+from monai_sc.files.cases import LazyCases, files_of
+from monai_sc.files.grids import mm_per_unit_of
+from monai_sc.functional.masks import dice
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.parallel import gather, rank, world_size
+from monai_sc.store.label_store import LabelStore
 from monai_sc.transforms.distance import voxel_size
-from monai_sc.transforms.geometry import mm_per_unit_of
 
 
 @dataclass(frozen=True)

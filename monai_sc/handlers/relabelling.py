@@ -16,18 +16,18 @@ from monai.utils import MetaKeys
 
 from monai_sc.correction import SpatialCorrector
 from monai_sc.correction.cases import Size, in_voxels
-from monai_sc.correction.class_fit import ClassFit
 from monai_sc.correction.corrector import Fields
+from monai_sc.correction.fitting import ClassFit
 from monai_sc.correction.given import given_row, pending_fits, settle_rows
 from monai_sc.correction.label import Corrected
 from monai_sc.correction.state import plain, read_fit
-from monai_sc.data.label_store import LabelStore
 from monai_sc.functional.checks import check_same_shape
 from monai_sc.functional.threads import in_threads
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.handlers.pairs import judge_fit, judge_pair, pair_moves
 from monai_sc.handlers.training_data import fold_of
 from monai_sc.parallel import gather, gather_items, own_part, unwrapped
+from monai_sc.store.label_store import LabelStore
 from monai_sc.transforms.file_grid import invert_to_file, unpadded_box
 
 SAMPLE = 32  # training cases from which the offset of the given labels is learnt

@@ -13,7 +13,6 @@ from monai.engines import Evaluator, SupervisedTrainer
 from monai.inferers import Inferer
 from rich.console import Console
 
-from monai_sc.data.label_store import LabelStore
 from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.pairs import is_moved, move_labels
@@ -21,6 +20,7 @@ from monai_sc.handlers.relabelling import Relabelling
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 from monai_sc.handlers.store_run import StoreRun
 from monai_sc.parallel import gather, is_main, unwrapped
+from monai_sc.store.label_store import LabelStore
 from monai_sc.wording import counted
 
 

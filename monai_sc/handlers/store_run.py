@@ -17,12 +17,12 @@ from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 from monai.handlers import LrScheduleHandler
 
-from monai_sc.data.label_store import LabelStore
 from monai_sc.handlers.loaders import check_loaders, damaged_file
 from monai_sc.handlers.relabelling import to_file_grid
 from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.training_data import TrainingLabels
 from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, prepare, rank, unwrapped
+from monai_sc.store.label_store import LabelStore
 
 # How MONAI begins what it says of an error in a transform that loads a file; it does not name the file.
 IN_A_LOADER = re.compile(r"applying transform <(monai\.transforms\.io|monai_sc\.transforms\.load)\.")

@@ -9,7 +9,7 @@ from typing import Any
 from monai.data import SmartCacheDataset
 from torch.utils.data import DistributedSampler
 
-from monai_sc.data.label_store import LabelStore
+from monai_sc.store.label_store import LabelStore
 
 
 def fold_of(store: LabelStore, case_id: str, folds: int) -> int:

@@ -17,13 +17,12 @@ from matplotlib.lines import Line2D
 from monai.config import PathLike
 
 from monai_sc.correction.state import plain
-from monai_sc.data.audit import EXCHANGE, load_label
-from monai_sc.data.correct import refuse_source_folders
-from monai_sc.data.durable import naming, partial_of, write_synced
-from monai_sc.reports.charts import shown_name
-from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries
+from monai_sc.files.durable import naming, partial_of, write_synced
+from monai_sc.folders.audit import EXCHANGE, load_label
+from monai_sc.folders.correct import refuse_source_folders
+from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, shown_name
 from monai_sc.reports.page import REPORT_FILES
-from monai_sc.reports.page.audit import AUDIT
+from monai_sc.reports.page.folder import AUDIT
 from monai_sc.reports.shown_cases import find_image
 
 RESULTS = (AUDIT, "audit.png")
@@ -64,7 +63,7 @@ def write_audit(
     an audit have left there for each other goes.
 
     Args:
-        result: of :py:func:`monai_sc.data.audit_folder`, called with ``labels`` and ``clean``.
+        result: of :py:func:`monai_sc.folders.audit_folder`, called with ``labels`` and ``clean``.
         labels: folder.
         clean: folder.
         out: folder, made if need be.
@@ -113,7 +112,7 @@ def plot_audit(
     """Return a figure with the displacement of every case by class, and the cases with the lowest Dice.
 
     Args:
-        result: of :py:func:`monai_sc.data.audit_folder`.
+        result: of :py:func:`monai_sc.folders.audit_folder`.
         labels: the folder it was called with.
         clean: the same.
         images: folder of images of the same names (any type that MONAI loads); without it the masks lie on white.

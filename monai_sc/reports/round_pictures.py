@@ -9,12 +9,12 @@ from typing import Any
 from ignite.engine import Engine
 from monai.config import PathLike
 
-from monai_sc.data.durable import replacing
-from monai_sc.data.label_store import LabelStore
+from monai_sc.files.durable import replacing
 from monai_sc.handlers import RoundEvents
 from monai_sc.parallel import is_main
 from monai_sc.reports.figures import plot_correction
 from monai_sc.reports.shown_cases import ShownCases
+from monai_sc.store.label_store import LabelStore
 
 
 class RoundPictureHandler:

@@ -17,13 +17,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from monai_sc.correction.state import plain
-from monai_sc.data.durable import replace_synced, replacing
-from monai_sc.data.label_store import LabelStore
-from monai_sc.functional.dice import dice
+from monai_sc.files.durable import replace_synced, replacing
+from monai_sc.functional.masks import dice
 from monai_sc.reports.figures import plot_correction
 from monai_sc.reports.page import RESULTS, RunSource, write_page
 from monai_sc.reports.page.contents import finite
 from monai_sc.reports.shown_cases import ShownCases
+from monai_sc.store.label_store import LabelStore
 
 TEST_DICE = "_test_dice"
 
@@ -190,8 +190,8 @@ def write_report(
     """Write the report of a run, print its tables, and return the path of the page.
 
     The files are ``report.html``, a page for itself, with ``report_data.json`` and ``report_cases.csv`` (see
-    :py:func:`~monai_sc.reports.write_page`); ``results.json``, which ``python -m monai_sc report`` makes the page from
-    again; and ``report.png``, a picture of some cases.
+    :py:func:`~monai_sc.reports.page.write_page`); ``results.json``, which ``python -m monai_sc report`` makes the page
+    from again; and ``report.png``, a picture of some cases.
 
     Args:
         store: of the run.

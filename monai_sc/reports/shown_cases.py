@@ -11,9 +11,9 @@ import numpy as np
 from monai.config import PathLike
 from PIL import Image, ImageOps
 
-from monai_sc.data.label_files import WRITABLE, file_suffix, without_suffix
-from monai_sc.data.label_store import LabelStore
-from monai_sc.transforms.load import read_image, why_turned
+from monai_sc.files.read import read_image, why_turned
+from monai_sc.files.write import WRITABLE, file_suffix, without_suffix
+from monai_sc.store.label_store import LabelStore
 
 IMAGES = (*WRITABLE, ".jpg", ".jpeg")
 

@@ -15,12 +15,15 @@ from monai_sc.transforms.annotation_error import (
     RandDropComponentsD,
     RandDropComponentsd,
     RandDropComponentsDict,
+    RandInnerHoles,
+    RandInnerHolesD,
+    RandInnerHolesd,
+    RandInnerHolesDict,
     RandTranslateLabel,
     RandTranslateLabelD,
     RandTranslateLabeld,
     RandTranslateLabelDict,
 )
-from monai_sc.transforms.case_map import LoadCaseMapD, LoadCaseMapd, LoadCaseMapDict
 from monai_sc.transforms.correction import (
     SpatialCorrection,
     SpatialCorrectionD,
@@ -28,7 +31,6 @@ from monai_sc.transforms.correction import (
     SpatialCorrectionDict,
 )
 from monai_sc.transforms.distance import SignedDistance, SignedDistanceD, SignedDistanced, SignedDistanceDict
-from monai_sc.transforms.inner_holes import RandInnerHoles, RandInnerHolesD, RandInnerHolesd, RandInnerHolesDict
 from monai_sc.transforms.label_noise import LabelNoiseOptions, RandLabelNoise, RandLabelNoised
 from monai_sc.transforms.load import LoadLabel, LoadLabelD, LoadLabeld, LoadLabelDict
 from monai_sc.transforms.noise import (
@@ -47,9 +49,6 @@ from monai_sc.transforms.noise import (
 
 __all__ = [
     "LabelNoiseOptions",
-    "LoadCaseMapD",
-    "LoadCaseMapDict",
-    "LoadCaseMapd",
     "LoadLabel",
     "LoadLabelD",
     "LoadLabelDict",

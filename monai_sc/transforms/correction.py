@@ -10,8 +10,8 @@ from monai.transforms import MapTransform, Transform
 from monai.utils import TransformBackends, convert_to_dst_type
 
 from monai_sc.functional import correct_boundary
+from monai_sc.functional.boundary import REPRESENTATIONS, check_correction
 from monai_sc.functional.checks import check_choice
-from monai_sc.functional.correction import REPRESENTATIONS, check_correction
 from monai_sc.transforms.tensors import as_tensor
 
 

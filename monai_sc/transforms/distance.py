@@ -11,10 +11,10 @@ from monai.data import MetaTensor
 from monai.transforms import MapTransform, Transform
 from monai.utils import TransformBackends
 
+from monai_sc.files.grids import mm_per_unit_of
 from monai_sc.functional import signed_distance
 from monai_sc.functional.checks import check_choice
 from monai_sc.functional.distance import METRICS, ORIGINS
-from monai_sc.transforms.geometry import mm_per_unit_of
 from monai_sc.transforms.tensors import as_tensor
 
 

@@ -10,8 +10,8 @@ from monai.data import MetaTensor
 from monai.transforms import Compose, Invertd
 from monai.utils import MetaKeys, TraceKeys
 
+from monai_sc.files.grids import mm_per_unit_of
 from monai_sc.transforms.distance import spacing_of, voxel_size
-from monai_sc.transforms.geometry import mm_per_unit_of
 
 TINY = float(torch.finfo(torch.float32).tiny)
 

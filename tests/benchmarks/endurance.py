@@ -32,8 +32,8 @@ import scale
 from kills import checksums, child, problems_of
 from small_run import CLASSES, build, digest, write_cases
 
-from monai_sc.data import LabelStore, usable_cases
 from monai_sc.handlers import ResumeHandler
+from monai_sc.store import LabelStore, usable_cases
 
 KINDS = {"2D": {"number": 20, "shape": (48, 48)}, "3D": {"number": 8, "shape": (32, 32, 24)}}
 FAULTS = {

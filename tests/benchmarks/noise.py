@@ -21,7 +21,6 @@ from scipy import ndimage
 from shapes import SHAPES, ball
 
 from monai_sc.functional import markov_label_noise
-from monai_sc.functional.dense_noise import markov_label_noise_batch
 
 TURNS = 15
 LUNG = {"num_steps": 180, "expansion_prob": 0.8, "march_prob": 0.05}
@@ -50,13 +49,6 @@ def by_dilation(label, num_steps, expansion_prob, march_prob, seed):
     return mask[None]
 
 
-def on_this_device(label, seed, **parameters):
-    """Return what the engine for batches makes of a single label."""
-    import torch
-
-    return markov_label_noise_batch(torch.as_tensor(label)[None], seeds=[seed], **parameters)[0].numpy()
-
-
 def seconds(function):
     """Return how long one call takes."""
     start = time.perf_counter()
@@ -77,7 +69,6 @@ def compare():
         versions = [
             ("a distance map in every step", by_distance_maps, slow_turns),
             ("a dilation in every step", by_dilation, slow_turns),
-            ("for batches on a GPU, but one label on the CPU", on_this_device, slow_turns),
         ]
         ours = partial(markov_label_noise, label, **parameters, seed=0)
         ours()

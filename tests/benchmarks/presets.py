@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from monai_sc.functional import NOISE_PRESETS, boundary_displacement
-from monai_sc.functional.dice import dice
+from monai_sc.functional.masks import dice
 from monai_sc.transforms import noise_preset
 
 sys.path.insert(0, str(Path(__file__).parent))

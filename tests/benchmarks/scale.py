@@ -19,9 +19,9 @@ from monai.engines import SupervisedTrainer
 from monai.transforms import Compose, LoadImaged, SelectItemsd
 from monai.utils import convert_to_tensor
 
-from monai_sc.data import LabelStore, RoundWriter
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import SpatialCorrectionHandler
+from monai_sc.store import LabelStore, RoundWriter
 from monai_sc.transforms import LoadLabeld
 
 SIZE = 32

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from monai.bundle import ConfigWorkflow
 
-from monai_sc.data import prepare
-from monai_sc.data.stand_ins import STAND_INS
-from monai_sc.data.stand_ins.jsrt import write_jsrt_ready
+from monai_sc.datasets import prepare
+from monai_sc.datasets.jsrt import write_jsrt_ready
+from monai_sc.datasets.stand_ins import STAND_INS
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 FOLDERS = sorted(folder for folder in BUNDLES.iterdir() if folder.is_dir())

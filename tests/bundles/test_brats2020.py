@@ -11,7 +11,7 @@ import torch
 from monai.bundle import ConfigParser, ConfigWorkflow, ckpt_export
 from monai.losses import DiceFocalLoss
 
-from monai_sc.data.stand_ins.brats2020 import write_brats2020
+from monai_sc.datasets.brats2020 import write_brats2020
 
 BUNDLE = Path(__file__).parents[2] / "bundles" / "brats2020"
 

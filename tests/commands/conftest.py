@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from monai_sc.data import LabelStore, audit_folder
+from monai_sc.folders import audit_folder
 from monai_sc.reports import write_audit
+from monai_sc.store import LabelStore
 
 PHANTOM = Path(__file__).parents[2] / "bundles" / "phantom"
 

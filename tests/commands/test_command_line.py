@@ -21,7 +21,7 @@ from rich.table import Table
 
 from monai_sc.__main__ import main
 from monai_sc.commands.common import print_table
-from monai_sc.data.stand_ins import STAND_INS
+from monai_sc.datasets.stand_ins import STAND_INS
 from tests.forked import run_forked
 
 ROOT = Path(__file__).parents[2]

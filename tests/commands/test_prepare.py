@@ -4,8 +4,8 @@ from errno import ENOSPC
 import pytest
 
 from monai_sc import __main__ as command_line
-from monai_sc.data import prepared_cases
-from monai_sc.data.stand_ins import STAND_INS
+from monai_sc.datasets import prepared_cases
+from monai_sc.datasets.stand_ins import STAND_INS
 
 NUM_CASES = {"train": 1, "clean": 1, "test": 1}
 
@@ -153,6 +153,6 @@ def test_exit_status(isic, capsys, monkeypatch, error, code, message):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("monai_sc.data.prepare", fail)
+    monkeypatch.setattr("monai_sc.datasets.prepare", fail)
     assert run(*isic) == code
     assert capsys.readouterr().err == message

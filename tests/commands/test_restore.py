@@ -5,7 +5,7 @@ import re
 import pytest
 
 from monai_sc import __main__ as command_line
-from monai_sc.data import LabelStore
+from monai_sc.store import LabelStore
 from monai_sc.transforms import RandMarkovLabelNoise
 
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from monai_sc import __main__ as command_line
-from monai_sc.data.simulation.choice import NoiseChoice
+from monai_sc.folders.noise_choice import NoiseChoice
 
 NOISE = ["--num-steps=3", "--expansion-prob=0.8", "--march-prob=0.6"]
 
@@ -171,7 +171,7 @@ def test_exit_status(masks, tmp_path, capsys, monkeypatch, error, code, message)
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("monai_sc.data.simulate_folder", fail)
+    monkeypatch.setattr("monai_sc.folders.simulate_folder", fail)
     assert run("simulate", masks, tmp_path / "out", *NOISE) == code
     assert capsys.readouterr().err.startswith(message)
 

@@ -1,8 +1,8 @@
 import pytest
 
 from monai_sc import __main__ as command_line
-from monai_sc.data.preparation.prepare import LAYOUTS
-from monai_sc.data.stand_ins import STAND_INS
+from monai_sc.datasets.prepare import LAYOUTS
+from monai_sc.datasets.stand_ins import STAND_INS
 
 
 def run(*arguments):

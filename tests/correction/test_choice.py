@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from monai_sc.correction.choice import ClassCorrection, choose_correction, clear_gain
 from monai_sc.correction.move import distance
-from monai_sc.correction.table import ShiftTable
+from monai_sc.correction.shifts import ClassCorrection, ShiftTable, choose_correction, clear_gain
 from monai_sc.functional import signed_distance
 
 REPRESENTATIONS = ("auto", "distance", "logit")

@@ -11,8 +11,7 @@ import pytest
 from scipy import ndimage
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.class_fit import judge_labels, upper_bound
-from monai_sc.correction.fitting import fold_numbers
+from monai_sc.correction.fitting import fold_numbers, judge_labels, upper_bound
 
 SIZE = 64
 UNITS = [1.0, 0.7, 0.07, 7e-4, 700.0, 0.00025]

@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from monai_sc.correction import PresenceRates, PresenceRule
-from monai_sc.correction.choice import clear_gain
 from monai_sc.correction.presence import (
     FEATURES,
     RISK,
@@ -20,6 +19,7 @@ from monai_sc.correction.presence import (
     presence_rates,
     smallest_object,
 )
+from monai_sc.correction.shifts import clear_gain
 
 
 def case(true=(), false=(), *, missed=0, given=None, feature="mean_confidence"):

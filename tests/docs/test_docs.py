@@ -22,7 +22,7 @@ import pytest
 from PIL import Image
 
 import monai_sc
-from monai_sc.data.stand_ins import STAND_INS
+from monai_sc.datasets.stand_ins import STAND_INS
 from monai_sc.names import METHODS
 from tests.forked import ended_well, run_ranks
 
@@ -215,7 +215,8 @@ def give(tmp_path, write_cells, run_module):
     """Return a function that makes what the reader of a page has."""
 
     def write_store():
-        from monai_sc.data import LabelStore, phantom_cases
+        from monai_sc.datasets import phantom_cases
+        from monai_sc.store import LabelStore
 
         store = LabelStore("output/labels", phantom_cases("data", "train", 2, size=(48, 48)), class_names=["a", "b"])
         with store.write_round(1, {"bias": [-1.5, -1.0]}) as writer:

@@ -13,7 +13,7 @@ import monai_sc
 
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "api").glob("*.rst"))
 DIRECTIVE = re.compile(r"^\.\. auto(module|class|function|data):: ([\w.]+)", re.MULTILINE)
-PACKAGES = [*sorted({*dir(monai_sc)} & monai_sc._MODULES), "comparison.ablations"]
+PACKAGES = [*sorted({*dir(monai_sc)} & monai_sc._MODULES), "benchmark.ablations", "benchmark.methods"]
 
 
 def found(name):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from monai_sc.functional.box import bounding_box, filled
+from monai_sc.functional.masks import bounding_box, filled
 
 MASK = np.zeros((6, 8), dtype=bool)
 MASK[2, 3] = MASK[3, 5] = True

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba.core import caching
 
-from monai_sc.functional import boundary_list
+from monai_sc.functional import noise as boundary_list
 from monai_sc.functional.compiled import compiled
 
 
@@ -102,7 +102,7 @@ def test_compiled_code_that_was_cut_off_does_not_matter(in_a_new_folder, tmp_pat
 
 def test_march_is_compiled_once_whatever_the_arguments_are(monkeypatch):
     kinds = []
-    monkeypatch.setattr(boundary_list, "_march", lambda *arguments: kinds.append([*map(numba.typeof, arguments)]))
+    monkeypatch.setattr(boundary_list, "_march_list", lambda *arguments: kinds.append([*map(numba.typeof, arguments)]))
     mask, steps, rng = np.ones((3, 4), dtype=bool), np.array([True, False, True, True]), np.random.default_rng(0)
     fixed = np.array(steps)
     fixed.flags.writeable = False

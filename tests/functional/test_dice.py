@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from monai_sc.functional.dice import dice
+from monai_sc.functional.masks import dice
 
 FIRST = np.array([[[1, 1], [1, 0]], [[0, 0], [0, 0]], [[0, 1], [0, 0]], [[0, 1], [0, 0]]], dtype=bool)
 SECOND = np.array([[[1, 0], [0, 0]], [[0, 0], [0, 0]], [[0, 1], [0, 0]], [[0, 0], [0, 0]]], dtype=bool)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from monai_sc.data.phantom import phantom_image
+from monai_sc.datasets.phantom import phantom_image
 from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
 from monai_sc.functional.fit import _p_value, draw_num_steps, fit_markov_noise
 from monai_sc.functional.fit_model import PairModel, RealPairs, noise_parameters

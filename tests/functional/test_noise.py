@@ -10,7 +10,8 @@ import torch
 from monai.data import MetaTensor
 from scipy import ndimage, stats
 
-from monai_sc.functional import boundary_list, case_seed, markov_label_noise, shift_boundary
+from monai_sc.functional import case_seed, markov_label_noise, shift_boundary
+from monai_sc.functional import noise as boundary_list
 from monai_sc.functional.noise import draw_steps
 
 GROW = {"num_steps": 2, "expansion_prob": 1, "march_prob": 1}
@@ -327,7 +328,7 @@ def test_compiled_march_is_that_of_python_which_checks_each_index(shape, expansi
     masks = np.random.default_rng(1).random((20, *shape)) < 0.01  # around single voxels the lists grow most
     parameters = {"num_steps": 40, "expansion_prob": expansion_prob, "march_prob": 0.05, "seed": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(boundary_list, "_march", boundary_list._march.__wrapped__)
+        patch.setattr(boundary_list, "_march_list", boundary_list._march_list.__wrapped__)
         expected = markov_label_noise(masks, **parameters)
     assert np.array_equal(markov_label_noise(masks, **parameters), expected)
 

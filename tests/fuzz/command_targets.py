@@ -160,7 +160,7 @@ def was_corrected(folder: Path, result: dict[str, Any]) -> bool:
 
 
 def restore(draw: Draw, folder: Path) -> list[str]:
-    from monai_sc.data import LabelStore
+    from monai_sc.store import LabelStore
 
     flaws, draw.flaws = draw.flaws, set()
     case = case_of(draw, folder / "in", "a")

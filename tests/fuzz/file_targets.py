@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from monai.data import MetaTensor
 
-from monai_sc.data import CaseMemory, LabelStore, check_cases, usable_cases
+from monai_sc.benchmark.methods import CaseMemory
+from monai_sc.files import check_cases
+from monai_sc.store import LabelStore, usable_cases
 from monai_sc.transforms import LoadLabel, LoadLabeld
 
 from .files import contents, damage, edit_json, nifti, picture, volume

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from monai_sc import functional
 
@@ -43,21 +42,6 @@ def markov(draw: Draw) -> Call:
     given = markov_options(draw, label.ndim - 1, len(label) if label.ndim else 1)
     given["seed"] = draw.option((0, 7, 2**63), (-1, 0.5, np.nan))
     return Call([label, given], lambda: functional.markov_label_noise(label, **given), is_label_like(label, given))
-
-
-def markov_batch(draw: Draw) -> Call:
-    batch = draw.whole(1, 3)
-    size = draw.shape()
-    size = size if draw.is_wrong("shape") else (batch, *size)
-    values = torch.as_tensor(draw.mask(size)).to(draw.one((torch.bool, torch.uint8, torch.int64, torch.float32)))
-    label = values.flip(-1) if size else values
-    given = markov_options(draw, max(len(size) - 2, 0), size[1] if len(size) > 1 else 1)
-    given["seeds"] = [
-        draw.option((0, 5, 2**40), (-1, 0.5, np.nan)) for _ in range(draw.option((batch,), (0, batch + 1)))
-    ]
-    return Call(
-        [label, given], lambda: functional.markov_label_noise_batch(label, **given), is_label_like(label, given)
-    )
 
 
 def number_of_steps(draw: Draw) -> Call:
@@ -122,7 +106,6 @@ TARGETS = {
         (1, 2, 3, 4),
     ),
     "markov_label_noise": markov,
-    "markov_label_noise_batch": markov_batch,
     "coarsen_contour": on_label(
         functional.coarsen_contour,
         is_label_like,

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import monai_sc
-from monai_sc import functional, losses, transforms
+from monai_sc import functional, transforms
+from monai_sc.benchmark import methods
 
 from .command_targets import ToldError
 from .inputs import LARGE, Draw, fingerprint
@@ -92,15 +93,19 @@ def test_every_input_gives_a_right_result_or_one_sentence(name, totals, capsys):
     assert not failures, "\n".join(failures[:20])
 
 
-@pytest.mark.parametrize("module", [functional, losses, transforms], ids=lambda module: module.__name__)
-def test_everything_public_has_a_target_or_a_reason(module):
-    objects = {name: getattr(module, name) for name in module.__all__}
+PUBLIC = {
+    **{name: getattr(module, name) for module in (functional, transforms) for name in module.__all__},
+    **{name: getattr(methods, name) for name in methods.__all__ if not name.endswith(("Handler", "Trainer"))},
+}
+
+
+def test_everything_public_has_a_target_or_a_reason():
+    objects = PUBLIC
     names = {getattr(one, "__name__", name) for name, one in objects.items()}  # aliases are one object
     assert not names - TARGETS.keys() - NO_TARGETS.keys()
 
 
 def test_no_reason_is_left_over():
-    public = {name for module in (functional, losses, transforms) for name in module.__all__}
-    assert NO_TARGETS.keys() <= public
+    assert NO_TARGETS.keys() <= PUBLIC.keys()
     assert not NO_TARGETS.keys() & TARGETS.keys()
     assert TARGETS.keys() >= {*SLOW, *WITH_LARGE}

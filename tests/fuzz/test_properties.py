@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
@@ -24,20 +23,14 @@ from hypothesis.extra import numpy as npst
 from hypothesis.internal.conjecture import providers
 
 from monai_sc.__main__ import main
-from monai_sc.comparison.grid import ComparedBundle, find_method
+from monai_sc.benchmark.grid import ComparedBundle, find_method
 from monai_sc.correction.state import plain
-from monai_sc.data import NoiseChoice, Part, prepared_cases
-from monai_sc.data.cases import check_list, check_name
-from monai_sc.data.preparation.layout import SPLITS, SourceCase
-from monai_sc.data.preparation.splits import draw_splits
-from monai_sc.functional import (
-    NOISE_PRESETS,
-    markov_label_noise,
-    markov_label_noise_batch,
-    merge_masks,
-    signed_distance,
-    split_label_map,
-)
+from monai_sc.datasets import prepared_cases
+from monai_sc.datasets.layout import SPLITS, SourceCase
+from monai_sc.datasets.prepare import draw_splits
+from monai_sc.files.cases import check_list, check_name
+from monai_sc.folders import NoiseChoice, Part
+from monai_sc.functional import NOISE_PRESETS, markov_label_noise, merge_masks, signed_distance, split_label_map
 from monai_sc.transforms import SignedDistanced
 from tests.functional.test_distance import slow_euclidean, slow_taxicab
 from tests.functional.test_noise import slow_markov_noise
@@ -94,8 +87,6 @@ def test_noise_of_certain_draws_is_that_of_the_slow_oracle(mask, steps, expansio
     options = {"num_steps": steps, "expansion_prob": expansion, "march_prob": 1, "flip_prob": flip}
     expected = slow_markov_noise(mask, **options, rng=random.Random(0))
     np.testing.assert_array_equal(markov_label_noise(mask[None], **options, seed=0)[0], expected)
-    batch = markov_label_noise_batch(torch.from_numpy(mask[None, None]), **options, seeds=[0])
-    np.testing.assert_array_equal(batch[0, 0], expected)
 
 
 @given(npst.arrays(st.sampled_from(["u1", "i2", ">i4", "f4"]), SHAPES, elements=st.integers(0, 4)), st.lists(NUMBERS))

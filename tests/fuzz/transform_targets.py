@@ -1,4 +1,4 @@
-"""The transforms, as array and dictionary versions, and the losses."""
+"""The transforms, as array and dictionary versions, and the methods."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from monai.data import MetaTensor
 
-from monai_sc import losses, transforms
-from monai_sc.data import CaseMemory
-from monai_sc.transforms import LoadCaseMapd, MarkovLabelNoise, MarkovLabelNoised
+from monai_sc import transforms
+from monai_sc.benchmark import methods
+from monai_sc.benchmark.methods import CaseMemory, LoadCaseMapd
+from monai_sc.transforms import MarkovLabelNoise, MarkovLabelNoised
 from tests.transforms.test_label_noise import NOISES
 
 from .checks import has_distances
@@ -208,7 +209,7 @@ def loss_of(make: Callable[[Draw, str, str], Callable[..., torch.Tensor]], with_
 
 
 def early_learning(draw: Draw, output: str, reduction: str) -> Any:
-    return losses.EarlyLearningRegularizationLoss(
+    return methods.EarlyLearningRegularizationLoss(
         output=output,
         reduction=reduction,
         coefficient=draw.option((7.0, 0.0), (-1.0, np.nan)),
@@ -217,7 +218,7 @@ def early_learning(draw: Draw, output: str, reduction: str) -> Any:
 
 
 def with_map(draw: Draw, output: str, reduction: str) -> Callable[..., torch.Tensor]:
-    loss = losses.CaseMapLoss(early_learning(draw, output, reduction))
+    loss = methods.CaseMapLoss(early_learning(draw, output, reduction))
     put = not draw.is_wrong("option")
 
     def call(said, wanted, memory=None):
@@ -229,9 +230,10 @@ def with_map(draw: Draw, output: str, reduction: str) -> Callable[..., torch.Ten
 
 
 def plain(name: str):
-    return lambda draw, output, reduction: getattr(losses, name)(output=output, reduction=reduction)
+    return lambda draw, output, reduction: getattr(methods, name)(output=output, reduction=reduction)
 
 
+LOSSES = [name for name in methods.__all__ if name.endswith("Loss")]
 WITH_MEMORY = {
     "EarlyLearningRegularizationLoss": loss_of(early_learning, with_memory=True),
     "CaseMapLoss": loss_of(with_map, with_memory=True),
@@ -246,6 +248,6 @@ TARGETS = {  # new noises and losses come by themselves
     "SpatialCorrection": correction(dictionary=False),
     "SpatialCorrectiond": correction(dictionary=True),
     "LoadCaseMapd": case_map,
-    **{name: loss_of(plain(name)) for name in losses.__all__ if name not in WITH_MEMORY},
+    **{name: loss_of(plain(name)) for name in LOSSES if name not in WITH_MEMORY},
     **WITH_MEMORY,
 }

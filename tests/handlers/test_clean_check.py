@@ -8,15 +8,9 @@ from monai.data import DataLoader, Dataset, MetaTensor
 from monai.engines import SupervisedTrainer
 from monai.transforms import SpatialPad
 
-from monai_sc.correction.class_fit import Judgement
-from monai_sc.functional.dice import dice
-from monai_sc.handlers.clean_check import (
-    check_clean_cases,
-    held_out_dice,
-    judged_epochs,
-    nothing_found,
-    remember_best,
-)
+from monai_sc.correction.fitting import Judgement
+from monai_sc.functional.masks import dice
+from monai_sc.handlers.clean_check import check_clean_cases, held_out_dice, judged_epochs, nothing_found, remember_best
 from tests.handlers.test_correction_options import options_of
 
 NAMES = ["outer", "inner"]

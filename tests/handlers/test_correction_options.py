@@ -6,7 +6,7 @@ import pytest
 import torch
 from monai.data import MetaTensor
 
-from monai_sc.correction.choice import ClassCorrection
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.handlers import correction_options
 from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 

@@ -32,8 +32,8 @@ from monai.utils import convert_to_tensor
 from scipy.spatial import KDTree
 from scipy.spatial.transform import Rotation
 
-from monai_sc.data import LabelStore
 from monai_sc.handlers import SpatialCorrectionHandler
+from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
 
 BIAS = 3.0  # mm; the given labels are too large by it, and so is what the network has learnt from them

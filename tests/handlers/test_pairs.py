@@ -14,12 +14,12 @@ from monai.data import DataLoader, Dataset
 from monai.transforms import Compose
 
 from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.choice import ClassCorrection
-from monai_sc.correction.class_fit import ClassBias, ClassFit, Judgement
-from monai_sc.data import LabelStore
+from monai_sc.correction.fitting import ClassBias, ClassFit, Judgement
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.functional import shift_boundary
-from monai_sc.functional.dice import dice
+from monai_sc.functional.masks import dice
 from monai_sc.handlers.pairs import exclusive_masks, file_voxel, is_moved, judge_fit, move_labels, pair_moves
+from monai_sc.store import LabelStore
 from monai_sc.transforms import RandMarkovLabelNoise
 from tests.handlers.test_correction_options import options_of
 from tests.handlers.test_spatial_correction import (

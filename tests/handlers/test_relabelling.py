@@ -10,16 +10,16 @@ from monai.data import DataLoader, Dataset
 from monai.engines import SupervisedTrainer
 from monai.transforms import BorderPadd, Compose, LoadImaged, SelectItemsd
 
-from monai_sc.correction.choice import ClassCorrection
-from monai_sc.correction.class_fit import ClassBias, ClassFit, Judgement
+from monai_sc.correction.fitting import ClassBias, ClassFit, Judgement
 from monai_sc.correction.label import DIFFERS, EMPTIED
 from monai_sc.correction.presence import PresenceRule, presence_rates
 from monai_sc.correction.shape import GivenShape
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.correction.state import plain, read_fit
-from monai_sc.data import LabelStore
-from monai_sc.functional.dice import dice
+from monai_sc.functional.masks import dice
 from monai_sc.handlers import relabelling as module
 from monai_sc.handlers.relabelling import Relabelling, as_judged, told_source
+from monai_sc.store import LabelStore
 from tests.handlers.test_clean_check import NAMES, depth
 from tests.handlers.test_correction_options import options_of
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from monai_sc.correction.choice import ClassCorrection
-from monai_sc.correction.class_fit import ClassBias
+from monai_sc.correction.fitting import ClassBias
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 

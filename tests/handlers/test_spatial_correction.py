@@ -36,11 +36,11 @@ from monai.transforms import (
 )
 from monai.utils import convert_to_tensor
 
-from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import ResumeHandler, RoundEvents, SpatialCorrectionHandler
 from monai_sc.reports import summarise_run
 from monai_sc.reports.page import RunSource
+from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
 
 SIZE = 40
@@ -685,7 +685,7 @@ def test_evaluator_metrics_join_the_record(tmp_path):
 
 
 def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
-    from monai_sc.data import round_writer
+    from monai_sc.store import rounds as round_writer
 
     whole, _, whole_store = build_resumable(tmp_path / "whole")
     whole.run()

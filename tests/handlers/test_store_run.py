@@ -14,12 +14,12 @@ from monai.handlers import LrScheduleHandler, StatsHandler
 from monai.transforms import Compose, LoadImaged, SelectItemsd
 from torch.optim import lr_scheduler
 
-from monai_sc.data import LabelStore
 from monai_sc.handlers import ResumeHandler
 from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.store_run import StoreRun
 from monai_sc.parallel import OtherProcessError
-from tests.data.test_durable import claim_elsewhere
+from monai_sc.store import LabelStore
+from tests.files.test_durable import claim_elsewhere
 
 # Python 3.12 warns of threads; the children here use none of their parent's.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

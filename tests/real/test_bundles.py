@@ -13,7 +13,7 @@ from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.data import DataLoader, Dataset
 from monai.transforms import Compose
 
-from monai_sc.data import prepare, prepared_cases
+from monai_sc.datasets import prepare, prepared_cases
 
 pytestmark = pytest.mark.realdata
 BUNDLE = Path(__file__).parents[2] / "bundles" / "brats2020"

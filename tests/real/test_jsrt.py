@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from monai.bundle import ConfigWorkflow
 
-from monai_sc.data import prepare
+from monai_sc.datasets import prepare
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.realdata

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from monai_sc.functional import boundary_displacement, case_seed
-from monai_sc.functional.dice import dice
+from monai_sc.functional.masks import dice
 from monai_sc.transforms import noise_preset
 
 RELEASED = {"lung": "lung_180_0.8_0.05_0.2", "heart": "heart_180_0.8_0.05_0.2", "clavicle": "clavicle_100_0.8_0.02_0.2"}

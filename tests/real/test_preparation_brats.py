@@ -6,7 +6,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from monai_sc.data.preparation.brats2020 import Brats2020Layout
+from monai_sc.datasets.brats2020 import Brats2020Layout
 
 pytestmark = pytest.mark.realdata
 

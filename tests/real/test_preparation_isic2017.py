@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from monai_sc.data.preparation.isic2017 import Isic2017Layout
+from monai_sc.datasets.isic2017 import Isic2017Layout
 from tests.real.conftest import data_set
 
 pytestmark = pytest.mark.realdata

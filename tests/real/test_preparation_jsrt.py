@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from monai_sc.data import prepare, prepared_cases, usable_cases
-from monai_sc.data.preparation.jsrt import CHEST, NOISY_FOLDERS
+from monai_sc.datasets import prepare, prepared_cases
+from monai_sc.datasets.jsrt import CHEST, NOISY_FOLDERS
+from monai_sc.store import usable_cases
 
 pytestmark = pytest.mark.realdata
 

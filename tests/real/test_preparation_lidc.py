@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from monai_sc.data.preparation.lidc_idri.layout import LidcIdriLayout
+from monai_sc.datasets.lidc_idri.layout import LidcIdriLayout
 
 pytestmark = pytest.mark.realdata
 

@@ -18,11 +18,10 @@ from monai.transforms import Compose, CropForegroundd, LoadImaged, Orientationd,
 from monai.utils import convert_to_tensor
 from scipy.ndimage import distance_transform_edt
 
-from monai_sc.data import LabelStore
-from monai_sc.data.label_files import write_label_like
-from monai_sc.functional.box import bounding_box
-from monai_sc.functional.dice import dice
+from monai_sc.files.write import write_label_like
+from monai_sc.functional.masks import bounding_box, dice
 from monai_sc.handlers import SpatialCorrectionHandler
+from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
 
 pytestmark = [pytest.mark.realdata, pytest.mark.slow]

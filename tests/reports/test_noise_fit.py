@@ -8,7 +8,7 @@ import pytest
 from monai_sc.functional import markov_label_noise
 from monai_sc.functional.fit import MarkovFit
 from monai_sc.functional.pair_statistics import SCALARS, CleanMask, pair_statistics
-from monai_sc.reports.noise_fit import plot_noise_fit
+from monai_sc.reports.figures import plot_noise_fit
 
 
 def statistics(seed, march_prob):

@@ -3,11 +3,12 @@ import pytest
 from ignite.engine import Engine
 from PIL import Image
 
-from monai_sc.data import LabelStore, phantom_cases
+from monai_sc.datasets import phantom_cases
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import RoundEvents
 from monai_sc.reports import RoundPictureHandler, round_pictures
 from monai_sc.reports.shown_cases import ShownCases
+from monai_sc.store import LabelStore
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from monai_sc.data import LabelStore, UsableCases
 from monai_sc.functional import shift_boundary
 from monai_sc.reports import plot_correction, print_results, summarise_run, write_reference, write_report
+from monai_sc.store import LabelStore, UsableCases
 
 
 def record(number, bias, dice, reason="", metrics=None):

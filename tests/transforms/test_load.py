@@ -12,8 +12,8 @@ from monai.data import DataLoader, Dataset, MetaTensor, set_track_meta
 from monai.transforms import Compose, LoadImage, SpatialPadd
 from PIL import Image
 
+from monai_sc.files.read import _Images
 from monai_sc.transforms import LoadLabel, LoadLabelD, LoadLabeld, LoadLabelDict
-from monai_sc.transforms.load import _Images
 
 AFFINE = np.array([[-2, 0, 0, 5], [0, 0.5, 0, 6], [0, 0, 3, 7], [0, 0, 0, 1]], dtype=float)
 
@@ -366,9 +366,9 @@ def test_file_that_cannot_be_read_is_refused_in_one_line(tmp_path, name):
 
 def test_one_loader_reads_all_files_of_a_thread(write_png, mask, monkeypatch):
     made = []
-    monkeypatch.setattr("monai_sc.transforms.load._IMAGES", _Images())
+    monkeypatch.setattr("monai_sc.files.read._IMAGES", _Images())
     monkeypatch.setattr(
-        "monai_sc.transforms.load.LoadImage", lambda **options: made.append(LoadImage(**options)) or made[-1]
+        "monai_sc.files.read.LoadImage", lambda **options: made.append(LoadImage(**options)) or made[-1]
     )
     path = write_png(mask.astype(np.uint8))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from monai_sc.correction.label import AGAINST, DIFFERS, EMPTIED, FARTHER
-from monai_sc.data.correction_words import bias_sentence, existence_words
+from monai_sc.folders.words import bias_sentence, existence_words
 from monai_sc.reports.page.measures import WARNINGS
 
 SCHEMA = "monai_sc report 1"

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from monai_sc.reports.charts import plot_changes, plot_displacements, plot_rounds
+from monai_sc.reports.figures import plot_changes, plot_displacements, plot_rounds
 
 MINUS, NOTHING = "\N{MINUS SIGN}", "\N{EN DASH}"
 

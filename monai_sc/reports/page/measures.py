@@ -10,9 +10,8 @@ import numpy as np
 from scipy import ndimage
 
 from monai_sc.functional.bias import boundary_displacement
-from monai_sc.functional.box import bounding_box
-from monai_sc.functional.dice import dice
 from monai_sc.functional.distance import has_boundary
+from monai_sc.functional.masks import bounding_box, dice
 
 WARNINGS = {
     "vanished": "a structure that was labelled is gone",

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from monai_sc.data.durable import sha256
-from monai_sc.data.label_files import PICTURES, file_suffix
-from monai_sc.data.label_store import LabelStore
-from monai_sc.data.round_folders import MANIFEST
+from monai_sc.files.durable import sha256
+from monai_sc.files.read import read_image
+from monai_sc.files.write import PICTURES, file_suffix
 from monai_sc.reports.page.contents import (
     SHAPE_ONLY,
     Contents,
@@ -24,8 +23,9 @@ from monai_sc.reports.page.contents import (
     versions,
 )
 from monai_sc.reports.page.measures import PageCase, size_unit
+from monai_sc.store.label_store import LabelStore
+from monai_sc.store.rounds import MANIFEST
 from monai_sc.transforms.distance import voxel_size
-from monai_sc.transforms.load import read_image
 from monai_sc.wording import counted
 
 RESULTS = "results.json"

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from monai.config import PathLike
 
-from monai_sc.data.correct import MANIFEST, REPORT
-from monai_sc.data.label_store import LabelStore
-from monai_sc.reports.page.audit import AUDIT, AuditSource
-from monai_sc.reports.page.folder import FolderSource
+from monai_sc.folders.correct import MANIFEST, REPORT
+from monai_sc.reports.page.folder import AUDIT, AuditSource, FolderSource
 from monai_sc.reports.page.run import RESULTS, RunSource
 from monai_sc.reports.page.write import Source
+from monai_sc.store.label_store import LabelStore
 
 
 def open_source(folder: PathLike, *, images: PathLike | None = None) -> Source:

@@ -12,7 +12,7 @@ from monai.config import PathLike
 from rich.progress import track
 
 from monai_sc.correction.state import plain
-from monai_sc.data.durable import naming, replace_synced
+from monai_sc.files.durable import naming, replace_synced
 from monai_sc.reports.page.contents import Contents, document
 from monai_sc.reports.page.html import render
 from monai_sc.reports.page.measures import PageCase, measure_case

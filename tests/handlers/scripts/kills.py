@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from small_run import CLASSES, build, digest, result_of
 
-from monai_sc.data import LabelStore
+from monai_sc.store import LabelStore
 
 OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "shutil.rmtree"}
 

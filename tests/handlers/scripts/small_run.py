@@ -27,10 +27,11 @@ from monai.networks.layers import Conv, Norm
 from monai.transforms import AsDiscreted, Compose, LoadImaged, RandAxisFlipd, SelectItemsd
 from monai.utils import convert_to_tensor, set_determinism
 
-from monai_sc.data import LabelStore
+from monai_sc.benchmark.methods import ConfidentLearningHandler
 from monai_sc.functional import shift_boundary
-from monai_sc.handlers import ConfidentLearningHandler, ResumeHandler, SpatialCorrectionHandler
+from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
 from monai_sc.parallel import gather
+from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
 
 SHAPE = (32, 32)

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from monai_sc.data import LabelStore
 from monai_sc.functional import shift_boundary
+from monai_sc.store import LabelStore
 
 HOSTILE = 'case <img src=x onerror="alert(1)">&'
 

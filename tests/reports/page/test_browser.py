@@ -6,8 +6,8 @@ from importlib.resources import files
 
 import pytest
 
-from monai_sc.reports import summarise_run, write_page
-from monai_sc.reports.page import RunSource
+from monai_sc.reports import summarise_run
+from monai_sc.reports.page import RunSource, write_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]

@@ -11,12 +11,14 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from monai_sc.comparison import CellResult, Run, summarise, write_tables
-from monai_sc.data import LabelStore, audit_folder, correct_folder
-from monai_sc.reports import open_source, write_audit, write_page, write_report
+from monai_sc.benchmark import CellResult, Run, summarise, write_tables
+from monai_sc.folders import audit_folder, correct_folder
+from monai_sc.reports import write_audit, write_report
+from monai_sc.reports.page import open_source, write_page
 from monai_sc.reports.page.contents import Contents, Finding
 from monai_sc.reports.page.measures import PageCase
 from monai_sc.reports.spreadsheet import csv_text
+from monai_sc.store import LabelStore
 
 from .conftest import HOSTILE, ball, record
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from monai_sc.data import audit_folder, correct_folder
-from monai_sc.reports import open_source, plot_rounds, summarise_run, write_audit, write_page, write_report
+from monai_sc.folders import audit_folder, correct_folder
+from monai_sc.reports import plot_rounds, summarise_run, write_audit, write_report
 from monai_sc.reports.audit import check_audit_folder
-from monai_sc.reports.charts import shown_name
-from monai_sc.reports.page import RunSource
+from monai_sc.reports.figures import shown_name
+from monai_sc.reports.page import RunSource, open_source, write_page
 from monai_sc.reports.page.contents import Finding, bias_found
 from monai_sc.reports.page.html import MINUS, NOTHING, _charted, _signed
 from monai_sc.reports.shown_cases import find_image
