@@ -6,20 +6,16 @@ import sys
 import pytest
 from monai.bundle import ComponentLocator
 
-from monai_sc import benchmark, correction, datasets, files, folders, functional, handlers, reports, store, transforms
+from monai_sc import benchmark, correction, folders, handlers, store, transforms
 from monai_sc.benchmark import ablations, methods
 
 PACKAGES = (
     ablations,
     benchmark,
     correction,
-    datasets,
-    files,
     folders,
-    functional,
     handlers,
     methods,
-    reports,
     store,
     transforms,
 )

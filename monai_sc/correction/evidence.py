@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from monai_sc.correction.boundaries import box_around, distance, given_offset, measure, voxel_volume
 from monai_sc.correction.cases import Case, Cases
-from monai_sc.correction.move import box_around, distance, measure, voxel_volume
 from monai_sc.correction.presence import CaseObjects, object_sizes, objects_of_case
-from monai_sc.correction.shape import given_offset
-from monai_sc.correction.shifts import REACH, ShiftCounts, ShiftTable
+from monai_sc.correction.shifts import ShiftCounts, ShiftTable
 from monai_sc.functional.bias import boundary_displacement
 from monai_sc.functional.masks import dice
 from monai_sc.functional.threads import in_threads
@@ -155,8 +154,3 @@ def _counts(table: ShiftTable, mask: np.ndarray, case: Case, k: int, metric: str
         return table.count(mask, None, label, ignored)
     part = mask[box]
     return table.count(part, distance(part, metric, case.size), label[box], None if ignored is None else ignored[box])
-
-
-def max_reach(max_shift: float | None) -> float:
-    """Return the largest shift that is tried, in voxels."""
-    return REACH if max_shift is None else min(max_shift, REACH)

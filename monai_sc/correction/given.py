@@ -1,26 +1,23 @@
-"""What given labels of other cases say, beside corrected predictions; all distances are in voxels."""
+"""Compare given labels of other cases with corrected predictions; all distances are in voxels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from monai.config import NdarrayOrTensor
 from scipy import stats
 
+from monai_sc.correction.boundaries import box_around, distance, given_offset, learn_given_shape
 from monai_sc.correction.cases import Case, Cases, Size
-from monai_sc.correction.evidence import Exchange
-from monai_sc.correction.fitting import ClassFit, Judgement, group_of, upper_bound
-from monai_sc.correction.move import box_around, distance
-from monai_sc.correction.shape import given_offset, learn_given_shape
+from monai_sc.correction.class_fit import ClassFit, Judgement, group_of, upper_bound
+from monai_sc.correction.fitted import Fields, Fitted, Spacing
 from monai_sc.correction.shifts import LEAST_SPREAD, STEP, ClassCorrection, ShiftCounts, ShiftTable
 from monai_sc.functional.masks import dice
 from monai_sc.functional.threads import in_threads
-
-if TYPE_CHECKING:
-    from monai_sc.correction.corrector import Fields, SpatialCorrector
 
 LARGE = 3.0  # standard deviations: a single case counts if its bias is over that many of what cases differ by
 LOGIT_STEP = 0.75  # of the bias, which one step of the "logit" correction removes
@@ -46,78 +43,105 @@ class GivenRow:
     group: Hashable
 
 
-def given_row(
-    corrector: SpatialCorrector,
-    fields: Fields,
-    predicted: np.ndarray,
-    given: np.ndarray,
-    left_out: np.ndarray | None,
-    size: Size,
-    group: Hashable,
-) -> GivenRow:
-    """Return what a training case shows: masks ``(classes, *spatial)`` and fields on one grid."""
-    table = ShiftTable(corrector.reach)
-    corrected = fields.scores >= 0
-    counts, offsets = [], []
-    for k, mask in enumerate(given):
-        offsets.append(given_offset(mask, corrected[k], size))
-        ignored = None if left_out is None else left_out[k]
-        box = box_around(mask | corrected[k], float(table.shifts[-1]), size)
-        if box is None:
-            counts.append(table.count(mask, None, corrected[k], ignored))
-            continue
-        phi = distance(mask[box], corrector.metric, size)
-        counts.append(table.count(mask[box], phi, corrected[k][box], None if ignored is None else ignored[box]))
-    return GivenRow(offsets, dice(predicted, given, left_out).tolist(), counts, group)
+def compare_given(
+    fitted: Fitted,
+    predictions: Iterable[NdarrayOrTensor],
+    given: Iterable[NdarrayOrTensor],
+    *,
+    spacing: Spacing | Iterable[Spacing] = None,
+    groups: Sequence[Hashable] | None = None,
+) -> Fitted:
+    """Learn how given labels lie to corrected predictions, from some of the cases that are to be corrected.
 
-
-def pending_fits(corrector: SpatialCorrector) -> list[ClassFit]:
-    """Return the fits with the corrections that await what other cases say."""
-    return [fit if fit.pending is None else replace(fit, correction=fit.pending) for fit in corrector.fits]
-
-
-def settle_given(corrector: SpatialCorrector, cases: Cases, exchange: Exchange = list) -> None:
-    """Let a sample of training cases say what they can, and give the corrector what follows.
+    Where clean cases have no given label, this decides whether corrected predictions, given labels that are moved to
+    them, or a blend of both are nearest to the truth; where there is a single clean case, whether its bias is large
+    against what the others differ by.
 
     Args:
-        corrector: whose fits change.
-        cases: with predictions, and the given labels as their labels.
-        exchange: with other processes.
+        fitted: by the clean cases.
+        predictions: of a few dozen cases; more narrow the estimate little.
+        given: their labels.
+        spacing: as for :py:meth:`SpatialCorrector.fit`.
+        groups: as for it.
+
+    Raises:
+        ValueError: when a shape or a value does not fit.
     """
-    fits = pending_fits(corrector)
+    form = fitted.options.format
+    cases = Cases(form, predictions, given, spacing=spacing, groups=groups)
+    cases.unit = fitted.unit
+    model = with_pending(fitted)
 
     def row_of(case: Case) -> GivenRow:
         logits = case.predicted_logits()
-        fields = corrector.fields(logits, raw=case.raw, size=case.size, group=case.group, fits=fits)
-        plain = corrector.format.predicted(logits if case.raw is None else case.raw)
-        return given_row(corrector, fields, plain, case.label, case.left_out, case.size, case.group)
+        found = model.fields(logits, raw=case.raw, size=case.size, group=case.group)
+        plain = form.predicted(logits if case.raw is None else case.raw)
+        return given_row(model, found, plain, case.label, case.size, case.group, case.left_out)
 
-    rows = list(in_threads(row_of, cases))
-    settle_rows(corrector, exchange(rows), has_groups=cases.columns["groups"] is not None)
+    return settle_rows(fitted, list(in_threads(row_of, cases)), has_groups=groups is not None)
 
 
-def settle_rows(corrector: SpatialCorrector, rows: Sequence[GivenRow], *, has_groups: bool) -> None:
-    """Give the corrector what :py:func:`given_row` says of the training cases."""
+def given_row(
+    model: Fitted,
+    found: Fields,
+    predicted: np.ndarray,
+    given: np.ndarray,
+    size: Size,
+    group: Hashable,
+    left_out: np.ndarray | None = None,
+) -> GivenRow:
+    """Return what a training case shows.
+
+    Args:
+        model: by which the prediction was corrected.
+        found: the corrected prediction.
+        predicted: masks ``(classes, *spatial)`` of the prediction as it was.
+        given: those of the given label.
+        size: of a voxel.
+        group: of the case.
+        left_out: voxels that do not count.
+    """
+    table = ShiftTable(model.options.reach(model.unit))
+    counts, offsets = [], []
+    for k, (mask, corrected) in enumerate(zip(given, found.scores >= 0, strict=True)):
+        offsets.append(given_offset(mask, corrected, size))
+        box = box_around(mask | corrected, float(table.shifts[-1]), size)
+        phi = None if box is None else distance(mask[box], model.options.metric, size)
+        ignored = None if left_out is None else left_out[k][box or ()]
+        counts.append(table.count(mask[box or ()], phi, corrected[box or ()], ignored))
+    return GivenRow(offsets, dice(predicted, given, left_out).tolist(), counts, group)
+
+
+def with_pending(fitted: Fitted) -> Fitted:
+    """Return it with the corrections that await what other cases say."""
+    fits = (fit if fit.pending is None else replace(fit, correction=fit.pending) for fit in fitted.fits)
+    return replace(fitted, fits=tuple(fits))
+
+
+def settle_rows(fitted: Fitted, rows: Sequence[GivenRow], *, has_groups: bool) -> Fitted:
+    """Return a fit that knows what :py:func:`given_row` says of some training cases."""
     if not rows:
-        return
+        return fitted
+    options, reach = fitted.options, fitted.options.reach(fitted.unit)
     groups = [row.group for row in rows] if has_groups else None
-    fits = pending_fits(corrector)
-    as_asked = corrector.representation != "auto"
-    for k, fit in enumerate(fits):
-        offsets = [row.offset[k] for row in rows]
-        shape = learn_given_shape(offsets, [row.agreement[k] for row in rows], fit.network.spread, groups)
+    settled = []
+    for k, fit in enumerate(with_pending(fitted).fits):
+        agreement = [row.agreement[k] for row in rows]
+        shape = learn_given_shape([row.offset[k] for row in rows], agreement, fit.network.spread, groups)
         if fit.num_pairs > 1 and fit.shape is not None:  # these cases have the truth beside them
-            corrector.fits[k] = replace(fit, shape=replace(fit.shape, agreement=shape.agreement))
+            settled.append(replace(fit, shape=replace(fit.shape, agreement=shape.agreement)))
             continue
         fit = replace(fit, shape=shape)
-        if as_asked:
-            source = "blend" if corrector.shape_weight and shape.num_cases else "predict"
-            corrector.fits[k] = replace(fit, source=source)
+        if options.as_asked:
+            source = "blend" if options.shape_weight and shape.num_cases else "predict"
+            settled.append(replace(fit, source=source))
             continue
-        table = ShiftTable(corrector.reach, [row.counts[k] for row in rows])
-        if corrector.num_clean == 1 or fit.num_pairs == 1:
+        single = fitted.num_clean == 1 or fit.num_pairs == 1
+        if single:
             fit = _settle_single(fit, shape.spread)
-        corrector.fits[k] = _choose_source(corrector, fit, table, groups)
+        table = ShiftTable(reach, [row.counts[k] for row in rows])
+        settled.append(_choose_source(fit, table, groups, single, options.shape_weight, reach))
+    return replace(fitted, fits=tuple(settled))
 
 
 def _settle_single(fit: ClassFit, spread: float) -> ClassFit:
@@ -145,7 +169,7 @@ def _settle_single(fit: ClassFit, spread: float) -> ClassFit:
 
 
 def _choose_source(
-    corrector: SpatialCorrector, fit: ClassFit, table: ShiftTable, groups: Sequence[Hashable] | None
+    fit: ClassFit, table: ShiftTable, groups: Sequence[Hashable] | None, single: bool, weight: float, reach: float
 ) -> ClassFit:
     """Return a fit with the source of labels where no pairs say it.
 
@@ -157,10 +181,8 @@ def _choose_source(
     shape = fit.shape
     if shape is None or not shape.num_cases or not fit.learnt:
         return replace(fit, source="keep")
-    single = corrector.num_clean == 1 or fit.num_pairs == 1
     if single and not (fit.judged.accepted or fit.judged_labels.accepted):
         return replace(fit, source="keep", move=ClassCorrection(floor=fit.move.floor, note=fit.correction.note))
-    weight = corrector.shape_weight
     curves = table.dice
     cases = np.arange(len(curves))
     shifts = [shape.offset_of(group_of(groups, i)) for i in cases.tolist()]
@@ -171,7 +193,7 @@ def _choose_source(
     # At most, as far as the clean cases can say.
     error = after.std(ddof=1) / math.sqrt(len(after)) * stats.t.ppf(0.9, len(after) - 1) if len(after) > 1 else network
     worst = network + float(error)
-    move = fit.move if fit.num_pairs == 1 else _move_of(fit, single, corrector.reach)
+    move = fit.move if fit.num_pairs == 1 else _move_of(fit, single, reach)
     best = "move" if move.representation != "none" else "keep"
     label = math.sqrt(max((moved if best == "move" else kept) ** 2 - worst**2, 0.0))
     blend = math.hypot((1 - weight) * worst, weight * math.sqrt(max(moved**2 - worst**2, 0.0)))
@@ -181,13 +203,11 @@ def _choose_source(
     if (towards and worst < GOOD) or (_scattered(fit) and worst < CLOSE) or blend < BETTER * label:
         bound = upper_bound(1 - after) if len(after) > 2 else 2 * network + 0.05
         if move.representation == "none":  # where the network says that labels lie, whether that is clear or not
-            own = {group: _on_grid(offset, corrector.reach) for group, offset in shape.group_offsets.items()}
-            move = replace(
-                move, representation="distance", shift=_on_grid(shape.offset, corrector.reach), group_shifts=own
-            )
+            own = {group: _on_grid(offset, reach) for group, offset in shape.group_offsets.items()}
+            move = replace(move, representation="distance", shift=_on_grid(shape.offset, reach), group_shifts=own)
         shifts = [move.shift_of(group_of(groups, i)) for i in cases.tolist()]
-        limit = max(bound, upper_bound(1 - curves[cases, [table.nearest(shift) for shift in shifts]]))
-        return replace(fit, move=move, source="blend" if weight else "predict", limit=limit)
+        limit = np.maximum(bound, upper_bound(1 - curves[cases, [table.nearest(shift) for shift in shifts]]))
+        return replace(fit, move=move, source="blend" if weight else "predict", limit=float(limit))
     return replace(fit, move=move, source=best)
 
 

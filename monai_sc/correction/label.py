@@ -1,67 +1,22 @@
-"""Classes that exclude each other: one class per voxel."""
+"""The corrected label of one class, and of exclusive classes; all distances are in voxels."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from scipy import ndimage
 
+from monai_sc.correction.boundaries import FAR, blend_shapes, box_around, distance, moved_by, voxel_volume
 from monai_sc.correction.cases import Size
-from monai_sc.correction.fitting import ClassFit
-from monai_sc.correction.move import FAR, box_around, distance, moved_by, moved_mask, voxel_volume
-from monai_sc.correction.shape import blend_shapes
+from monai_sc.correction.class_fit import ClassFit
 from monai_sc.functional.boundary import exclusive_label
+from monai_sc.functional.masks import dice
 from monai_sc.functional.surface import matched_structures
 
-if TYPE_CHECKING:
-    from monai_sc.correction.corrector import Fields, SpatialCorrector
-
-
 HELD = 50.0  # logit of the class that holds a voxel of a label map
-
-
-def exclusive_map(masks: np.ndarray, scores: np.ndarray, logits: np.ndarray, size: Size = None) -> np.ndarray:
-    """Return a map ``(*spatial)`` with one class per voxel, 0 for the background.
-
-    Args:
-        masks: ``(classes, *spatial)``; they may overlap, and leave voxels to none.
-        scores: corrected signed distances, same shape; a mask may differ from them.
-        logits: of all channels, for voxels that no class claims.
-        size: of a voxel.
-    """
-    # A mask that differs from its scores has no score of its own: its distance from the boundary serves, as everywhere.
-    claims = np.where(masks == (scores >= 0), scores, np.where(masks, 0.0, -1.0))
-    return exclusive_label(np.concatenate([np.zeros_like(claims[:1]), claims]), logits, spacing=size)
-
-
-def logits_of_map(given: np.ndarray) -> np.ndarray:
-    """Return logits of all channels that say what a given label says; beside a class, other classes come first.
-
-    Where a class gives up a voxel, the class on the other side of the boundary gets it, if there is one.
-
-    Args:
-        given: exclusive booleans ``(classes, *spatial)``.
-    """
-    background = ~given.any(axis=0)
-    return np.concatenate([np.where(background, HELD, -1.0)[None], np.where(given, HELD, 0.0)]).astype(np.float32)
-
-
-__all__ = [
-    "AGAINST",
-    "DIFFERS",
-    "EMPTIED",
-    "FARTHER",
-    "ClassLabel",
-    "Corrected",
-    "boundary_step",
-    "check_label",
-    "class_label",
-    "with_drawn_objects",
-]
-
 DIFFERS = "differs from the moved label by more than clean cases ever show: it is the moved label"
 EMPTIED = "nothing of it would be left: it stays as it was"
 AGAINST = "moved against the bias of the labels"
@@ -111,14 +66,14 @@ def class_label(
 ) -> ClassLabel:
     """Return the label of a class that a source gives, before it is compared with the given one.
 
-    What was drawn and the network has not predicted is moved as the given labels are, unless it is smaller than any
-    object of the class. What the network has predicted and nobody drew is not added.
+    Objects that were drawn and not predicted are moved as the given labels are, unless they are smaller than any
+    object of the class. Objects that were predicted and not drawn are not added.
 
     Args:
         fit: of the class.
         source: ``"keep"``, ``"move"``, ``"blend"`` or ``"predict"``.
         scores: ``(*spatial)``, signed distance to the corrected boundary of the prediction, positive inside.
-        suspect: the same of predicted objects that are taken for false ones, ``None`` where there are none.
+        suspect: the same of predicted objects that the filter takes for false ones, ``None`` where there are none.
         given: boolean, same shape.
         weight: of the given label in ``"blend"``.
         metric: of distances.
@@ -127,52 +82,46 @@ def class_label(
     """
     if source == "keep" or not given.any() or given.all():
         return ClassLabel(given, given, 0)
-    shift = fit.move.shift_of(group)
-    offset = 0.0 if fit.shape is None else abs(fit.shape.offset_of(group))
-    by_network = source != "move" and scores is not None
-    covered = given | (scores >= 0) if by_network and scores is not None else given
-    box = box_around(covered, max(shift, 0.0) + (FAR + offset if by_network else 0.0), size) or ()
+    shift, margin, covered = fit.move.shift_of(group), 0.0, given
+    if source == "move":
+        scores = None
+    if scores is not None:
+        covered = given | (scores >= 0)
+        margin = FAR + (0.0 if fit.shape is None else abs(fit.shape.offset_of(group)))
+    box = box_around(covered, max(shift, 0.0) + margin, size) or ()
     drawn = given[box]
     phi = distance(drawn, metric, size)
-    moved, refused = moved_by(drawn, phi, shift, floor=fit.move.floor, size=size, smallest=fit.smallest)
-    label = moved
-    if by_network and scores is not None:
-        other = None if suspect is None else suspect[box]
-        label = _by_network(
-            fit, source, scores[box], other, drawn, phi, moved, weight=weight, metric=metric, size=size, group=group
-        )
-    return ClassLabel(_whole(label, box, given), _whole(moved, box, given), refused)
+    label, refused = moved_by(drawn, phi, shift, floor=fit.move.floor, size=size, smallest=fit.smallest)
+    moved = np.zeros_like(given)
+    moved[box] = label
+    if scores is None:
+        return ClassLabel(moved, moved, refused)
+    own = with_drawn_objects(scores[box], None if suspect is None else suspect[box], drawn, fit)
+    mask = np.zeros_like(given)
+    mask[box] = _network_label(fit, source, own, drawn, phi, label, weight, metric, size, group)
+    return ClassLabel(mask, moved, refused)
 
 
-def _whole(part: np.ndarray, box: tuple[slice, ...], like: np.ndarray) -> np.ndarray:
-    whole = np.zeros_like(like)
-    whole[box] = part
-    return whole
-
-
-def _by_network(
+def _network_label(
     fit: ClassFit,
     source: str,
     scores: np.ndarray,
-    suspect: np.ndarray | None,
     given: np.ndarray,
     phi: np.ndarray | None,
     moved: np.ndarray,
-    *,
     weight: float,
     metric: str,
     size: Size,
     group: Hashable,
 ) -> np.ndarray:
     """Return the label that a network gives, of arrays ``(*spatial)``; ``phi`` is the signed distance of ``given``."""
-    scores = with_drawn_objects(scores, suspect, given, fit)
     predicted = scores >= 0
     matched, seen = matched_structures(given, predicted)
     if not matched.any() or not seen.any():
         return moved
     own = scores
     if (seen != predicted).any():
-        own = np.where(predicted & ~seen, -np.abs(scores) - 0.5, scores)  # what nobody drew
+        own = np.where(predicted & ~seen, -np.abs(scores) - 0.5, scores)  # not drawn
         own = np.where(seen & ~predicted, 0.5, own)  # holes in what was drawn
     if fit.shape is None or source == "predict":
         label = own >= 0
@@ -181,13 +130,13 @@ def _by_network(
         label = blend_shapes(own, matched, fit.shape, weight=weight, phi=same, metric=metric, size=size, group=group)
     if (given & ~matched).any():
         components, number = ndimage.label(given)
-        whole = np.bincount(components.ravel(), minlength=number + 1) * voxel_volume(size)
-        kept = np.bincount(components[matched & given], minlength=number + 1) == 0
-        kept &= whole >= fit.smallest
-        kept[0] = False
-        if kept.any():  # with its boundary where all of the given label was moved to
-            shift = fit.move.shift_of(group)
-            label = label | moved_mask(kept[components], shift, floor=fit.move.floor, metric=metric, size=size)[0]
+        missed = np.bincount(components.ravel(), minlength=number + 1) * voxel_volume(size) >= fit.smallest
+        missed &= np.bincount(components[matched & given], minlength=number + 1) == 0
+        missed[0] = False
+        if missed.any():  # with its boundary where all of the given label was moved to
+            mask, shift = missed[components], fit.move.shift_of(group)
+            phi = distance(mask, metric, size) if shift else None
+            label = label | moved_by(mask, phi, shift, floor=fit.move.floor, size=size)[0]
     return label
 
 
@@ -195,7 +144,7 @@ def with_drawn_objects(scores: np.ndarray, suspect: np.ndarray | None, given: np
     """Return scores with those suspect objects that were drawn, unless clean cases show that such ones are false.
 
     Args:
-        scores: ``(*spatial)``, of the objects that the rule keeps.
+        scores: ``(*spatial)``, of the objects that the filter keeps.
         suspect: the same of the others; ``None`` where there are none.
         given: boolean, same shape.
         fit: of the class.
@@ -232,7 +181,7 @@ def check_label(
     """
     label, note = found.mask, ""
     by_network = source in ("blend", "predict") and np.isfinite(fit.limit) and given.any()
-    if by_network and 1 - _dice(label, found.moved) > fit.limit:
+    if by_network and 1 - float(dice(label[None], found.moved[None])[0]) > fit.limit:
         label, note = found.moved, DIFFERS
     if given.any() and not label.any():
         may_vanish = fit.rule is not None and fit.rule.drops_given
@@ -267,102 +216,27 @@ def boundary_step(first: np.ndarray, second: np.ndarray, size: Size) -> float:
     return float((second.sum() - first.sum()) * np.prod(sides) / surface)
 
 
-def _dice(first: np.ndarray, second: np.ndarray) -> float:
-    total = first.sum() + second.sum()
-    return float(2 * (first & second).sum() / total) if total else 1.0
+def exclusive_map(masks: np.ndarray, scores: np.ndarray, logits: np.ndarray, size: Size = None) -> np.ndarray:
+    """Return a map ``(*spatial)`` with one class per voxel, 0 for the background.
 
-
-BY_NETWORK = ("blend", "predict")
-
-
-def case_label(
-    corrector: SpatialCorrector,
-    fields: Fields | None,
-    given: np.ndarray,
-    *,
-    size: Size,
-    group: Hashable | None,
-    fits: Sequence[ClassFit],
-    source: str | None,
-) -> Corrected:
-    """Return the corrected label of a case, as ``SpatialCorrector.corrected`` says."""
-    if fields is not None and corrector.shape_weight == 0 and corrector.representation != "auto":
-        return _as_published(corrector, fields, given, size, fits)
-    masks, refused, to_check = given.copy(), [], {}
-    sources = [fit.source if source is None else source for fit in fits]
-    for k, (fit, name) in enumerate(zip(fits, sources, strict=True)):
-        own = replace(fit, move=corrector.capped(fit.move))
-        found = class_label(
-            own,
-            name,
-            None if fields is None else fields.scores[k],
-            None if fields is None or fields.suspect is None else fields.suspect[k],
-            given[k],
-            weight=corrector.shape_weight,
-            metric=corrector.metric,
-            size=size,
-            group=group,
-        )
-        masks[k] = found.mask
-        refused.append(fields.refused[k] if fields is not None and name in BY_NETWORK else found.refused)
-        if source is None:
-            tolerance = corrector.options.tolerance
-            masks[k], note = check_label(own, name, found, given[k], tolerance=tolerance, size=size, group=group)
-            if note:
-                to_check[k] = note
-    if corrector.output == "softmax":
-        still = [fit.move.representation == "none" for fit in fits]
-        stay = [name == "keep" or (name == "move" and s) for name, s in zip(sources, still, strict=True)]
-        masks = _exclusive(corrector, masks, fields, given, sources, stay, size)
-        for k in np.flatnonzero(_gone(given, masks)).tolist() if source is None else ():
-            rule = fits[k].rule
-            if rule is None or not rule.drops_given:  # another class has taken all of it
-                masks[:, given[k]] = False
-                masks[k] = given[k]
-                to_check[k] = EMPTIED
-    return Corrected(masks, refused, to_check)
-
-
-def _as_published(
-    corrector: SpatialCorrector, fields: Fields, given: np.ndarray, size: Size, fits: Sequence[ClassFit]
-) -> Corrected:
-    """Return a label in which predictions take the place of what was given; no class becomes empty by it."""
-    masks = corrector.predicted(fields, size)
-    stays = np.array([fit.source == "keep" for fit in fits])
-    gone = _gone(given, masks) & ~stays
-    back = gone | stays
-    masks[back] = given[back]
-    if corrector.output == "softmax" and back.any():
-        masks[~back] &= ~given[back].any(axis=0)
-    return Corrected(masks, list(fields.refused), dict.fromkeys(np.flatnonzero(gone).tolist(), EMPTIED))
-
-
-def _gone(given: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Say of each class whether nothing of it is left."""
-    axes = tuple(range(1, given.ndim))
-    return np.asarray(given.any(axis=axes) & ~masks.any(axis=axes))
-
-
-def _exclusive(
-    corrector: SpatialCorrector,
-    masks: np.ndarray,
-    fields: Fields | None,
-    given: np.ndarray,
-    sources: Sequence[str],
-    stay: Sequence[bool],
-    size: Size,
-) -> np.ndarray:
-    """Return masks of which each voxel is in one at most.
-
-    Of a class that stays, voxels neither come nor go: its boundaries with other classes stay as well.
+    Args:
+        masks: ``(classes, *spatial)``; they may overlap, and leave voxels to none.
+        scores: corrected signed distances, same shape; a mask may differ from them.
+        logits: of all channels, for voxels that no class claims.
+        size: of a voxel.
     """
-    if fields is not None and fields.raw is not None and any(name in BY_NETWORK for name in sources):
-        scores, raw = fields.scores, fields.raw
-    else:
-        raw = logits_of_map(given)
-        scores = np.where(given, 0.5, -0.5).astype(np.float32)
-    masks = corrector.format.exclusive(exclusive_map(masks, scores, raw, size))
-    stays = np.array(stay)
-    if stays.any():
-        masks = np.where(given[stays].any(axis=0) | masks[stays].any(axis=0), given, masks)
-    return masks
+    # A mask that differs from its scores has no score of its own: its distance from the boundary serves, as everywhere.
+    claims = np.where(masks == (scores >= 0), scores, np.where(masks, 0.0, -1.0))
+    return exclusive_label(np.concatenate([np.zeros_like(claims[:1]), claims]), logits, spacing=size)
+
+
+def logits_of_map(given: np.ndarray) -> np.ndarray:
+    """Return logits of all channels that say what a given label says; beside a class, other classes come first.
+
+    Where a class gives up a voxel, the class on the other side of the boundary gets it, if there is one.
+
+    Args:
+        given: exclusive booleans ``(classes, *spatial)``.
+    """
+    background = ~given.any(axis=0)
+    return np.concatenate([np.where(background, HELD, -1.0)[None], np.where(given, HELD, 0.0)]).astype(np.float32)

@@ -1,26 +1,14 @@
-"""Existence: which predicted objects are not there, judged object by object."""
+"""The false-positive filter: predicted objects that are not there, judged object by object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import ndimage, stats
 
 from monai_sc.correction.shifts import clear_gain, student
-
-__all__ = [
-    "FEATURES",
-    "CaseObjects",
-    "PresenceRates",
-    "PresenceRule",
-    "choose_presence_rule",
-    "find_objects",
-    "presence_rates",
-    "smallest_object",
-]
 
 FEATURES = ("mean_confidence", "peak_confidence", "size")
 RISK = 0.01  # that a rule drops an object which is there
@@ -45,16 +33,6 @@ class PresenceRates:
     num_present: int
     num_missed: int
     missed_interval: tuple[float, float]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the rates as JSON types."""
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> PresenceRates:
-        """Return the rates that :py:meth:`as_dict` wrote."""
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
-        return cls(**values)
 
 
 def presence_rates(
@@ -170,26 +148,12 @@ class PresenceRule:
     dice_after: tuple[float, float]
 
     def keeps(self, features: np.ndarray) -> np.ndarray:
-        """Say of each object ``(objects, features)`` of a case whether the rule keeps it, unless it was drawn."""
-        return kept_objects(features[:, FEATURES.index(self.feature)], self.threshold, self.may_empty)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the rule as JSON types."""
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> PresenceRule:
-        """Return the rule that :py:meth:`as_dict` wrote."""
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
-        return cls(**values)
-
-
-def kept_objects(values: np.ndarray, threshold: float, may_empty: bool) -> np.ndarray:
-    """Say which objects of a case are kept by their values ``(objects,)``; one is where the case may not be emptied."""
-    kept = np.asarray(values >= threshold)
-    if len(kept) and not may_empty and not kept.any():
-        kept[int(np.argmax(values))] = True
-    return kept
+        """Say of each object ``(objects, features)`` of a case whether it is kept; one is where none may be dropped."""
+        values = features[:, FEATURES.index(self.feature)]
+        kept = np.asarray(values >= self.threshold)
+        if len(kept) and not self.may_empty and not kept.any():
+            kept[int(np.argmax(values))] = True
+        return kept
 
 
 def choose_presence_rule(cases: Sequence[CaseObjects], rows: np.ndarray) -> PresenceRule | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -19,6 +19,8 @@ from monai_sc.wording import counted
 STEP = 0.25  # voxels between the shifts that are tried
 REACH = 30.0  # voxels: largest shift that is tried
 EPS = 1e-4  # voxels: by which distances may differ where only the unit of the spacing differs
+LEAST_SPREAD = 0.15  # voxels, of two displacements
+CLEAR = 0.841  # one-sided probability: one standard error with many cases, more with few
 LEFT = 0.5  # a shift that leaves less of an object than this is refused, unless clean labels are as much smaller
 
 
@@ -105,12 +107,6 @@ class ShiftTable:
         return int(np.clip(round(shift / STEP), -self.still, self.still)) + self.still
 
 
-__all__ = ["ClassCorrection", "choose_correction", "clear_gain"]
-
-LEAST_SPREAD = 0.15  # voxels, of two displacements
-CLEAR = 0.841  # one-sided probability: one standard error with many cases, more with few
-
-
 @dataclass(frozen=True)
 class ClassCorrection:
     r"""How the boundary of a class is moved, in predictions or in given labels.
@@ -146,15 +142,6 @@ class ClassCorrection:
         """Return it with shifts in another unit."""
         groups = {group: shift * factor for group, shift in self.group_shifts.items()}
         return replace(self, shift=self.shift * factor, group_shifts=groups)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the correction as JSON types."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ClassCorrection:
-        """Return the correction that :py:meth:`as_dict` wrote."""
-        return cls(**content)
 
 
 @functools.cache
@@ -197,8 +184,9 @@ def choose_correction(
     gamma: float = 1.0,
     groups: Sequence[Hashable] | None = None,
     clearly: bool = True,
+    cap: float = math.inf,
 ) -> ClassCorrection:
-    r"""Return the shift of one class that some clean cases speak for, in voxels.
+    r"""Choose the shift of one class by some clean cases, in voxels.
 
     ``"auto"`` compares no shift, ``"distance"`` with the mean displacement, with that of each group, with the shift
     that serves best; each case is judged by what the other cases give. The mean displacement is given up only for what
@@ -214,6 +202,7 @@ def choose_correction(
         gamma: of ``"logit"``, unless ``representation`` is ``"auto"``.
         groups: of all cases.
         clearly: a shift must beat no shift clearly, not only on average.
+        cap: no shift that was asked for is larger.
     """
     rows = np.asarray(rows, dtype=np.int64)
     table = table.learnt_from(rows)
@@ -231,9 +220,10 @@ def choose_correction(
         return float(dice[case, table.nearest(0.0 if math.isnan(shift) else shift)])
 
     if representation != "auto":
-        own_shifts = {} if groups is None else _group_shifts(displacements, groups, usable, table)
+        groups_own = {} if groups is None else _group_shifts(displacements, groups, usable, table)
+        shift = float(np.clip(bias, -cap, cap))
         return ClassCorrection(
-            representation, bias, gamma, base.floor, own_shifts, base.dice_before, math.nan, note="as asked"
+            representation, shift, gamma, base.floor, groups_own, base.dice_before, math.nan, note="as asked"
         )
     at_bias = float(table.shifts[table.nearest(bias)])
     candidates = {"distance": replace(base, representation="distance", shift=at_bias)}

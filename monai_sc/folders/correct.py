@@ -17,7 +17,7 @@ import numpy as np
 from monai.config import PathLike
 from rich.progress import track
 
-from monai_sc.correction import SpatialCorrector
+from monai_sc.correction import Fitted, SpatialCorrector, compare_given
 from monai_sc.correction.label import DIFFERS, EMPTIED, Corrected
 from monai_sc.files.cases import LazyCases
 from monai_sc.files.durable import naming, sha256, sync_folder, write_synced
@@ -233,7 +233,7 @@ def _put_in_place(partial: Path, target: Path) -> None:
     sync_folder(target.resolve().parent)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Correction:
     """What one call does with the labels.
 
@@ -245,6 +245,7 @@ class _Correction:
     """
 
     corrector: SpatialCorrector
+    fitted: Fitted = field(init=False)
     folders: CorrectionFolders
     target: Path
     settings: Mapping[str, Any]
@@ -260,11 +261,11 @@ class _Correction:
         def given(name: str) -> np.ndarray:
             return folders.as_label(folders.label(name).values)
 
-        fitted = folders.fitted
-        corrector.fit(
-            predictions(fitted, folders.clean_label) if predicted else None,
-            LazyCases(lambda name: folders.as_label(folders.clean_label(name).values), fitted),
-            given=LazyCases(lambda name: given(name) if name in folders.pairs else None, fitted),
+        names = folders.fitted
+        self.fitted = corrector.fit(
+            predictions(names, folders.clean_label) if predicted else None,
+            LazyCases(lambda name: folders.as_label(folders.clean_label(name).values), names),
+            given=LazyCases(lambda name: given(name) if name in folders.pairs else None, names),
             spacing=folders.spacings,
         )
         if not predicted or not (corrector.shape_weight or corrector.representation == "auto"):
@@ -272,7 +273,8 @@ class _Correction:
         names = folders.names
         chosen = np.unique(np.linspace(0, len(names) - 1, min(SAMPLE, len(names))).round().astype(int))
         sample = [names[i] for i in chosen]
-        corrector.fit_given(
+        self.fitted = compare_given(
+            self.fitted,
             predictions(sample, folders.label),
             LazyCases(
                 given,
@@ -284,7 +286,7 @@ class _Correction:
     @cached_property
     def dice(self) -> list[float | None]:
         """Of each class the Dice of corrected labels on held-out cases."""
-        return [row["held_out"]["after"] for row in self.corrector.report()["classes"].values()]
+        return [row["held_out"]["after"] for row in self.fitted.report()["classes"].values()]
 
     def correct(self, name: str, partial: Path, scratch: Path) -> dict[str, Any]:
         """Write the corrected label of a case into ``partial``, by way of a file in ``scratch``, and return its row.
@@ -335,7 +337,7 @@ class _Correction:
     def _report(self, entries: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         folders, names = self.folders, self.corrector.class_names
         unit = "mm" if folders.in_mm else "voxels"
-        found = self.corrector.report()
+        found = self.fitted.report()
         found["options"]["ignore_value"] = self.settings["ignore_value"]
         for row in found["classes"].values():
             if (most := self.corrector.max_shift) is not None:
@@ -376,7 +378,7 @@ class _Correction:
     def _corrected(self, name: str, given: ClassLabel) -> tuple[np.ndarray, Corrected]:
         """Return the corrected label of a case, and what is to be checked of it."""
         drawn = given.filled()
-        found, result = self.corrector.correct(
+        found, result = self.fitted.correct(
             self.folders.prediction(name, given.file),
             given=self.folders.as_label(drawn),
             trusted=self.folders.trust(name, given),
@@ -390,7 +392,7 @@ class _Correction:
 
     def _source(self, k: int, reason: str) -> str:
         """Return where the label of a class in a case comes from, which has that reason to be checked."""
-        fit = self.corrector.fits[k]
+        fit = self.fitted.fits[k]
         source = "move" if reason == DIFFERS else "keep" if reason == EMPTIED else fit.source
         still = fit.move.representation == "none" or self.corrector.max_shift == 0
         return "keep" if source == "move" and still else source

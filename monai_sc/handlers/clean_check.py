@@ -15,12 +15,11 @@ import torch
 from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 
-from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.fitting import ClassFit
-from monai_sc.correction.shifts import ClassCorrection
+from monai_sc.correction import ClassCorrection, ClassFit, Fitted, SpatialCorrector
+from monai_sc.correction.fitting import nothing_fitted
 from monai_sc.functional.checks import as_array, check_same_shape
-from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.handlers.prediction import ArraysOnDisk
+from monai_sc.handlers.run_options import RunOptions, in_unit
 from monai_sc.parallel import broadcast_state, gather_items, own_part, unwrapped
 from monai_sc.transforms.file_grid import unpadded_box
 
@@ -35,7 +34,7 @@ def nothing_found(fold: int | None, classes: int) -> dict[str, Any]:
     Returns:
         A dictionary that a checkpoint may hold. After a check, ``score``, ``network`` (weights) and ``state`` are those
         of the best check, and ``classes`` holds for each class the state of the check that was best for it, with its
-        ``dice`` and ``network``. A state has ``epoch``, ``corrector``, ``clean_dice`` and ``voxel_mm``. ``checks``
+        ``dice`` and ``network``. A state has ``epoch``, ``fitted``, ``clean_dice`` and ``voxel_mm``. ``checks``
         holds of each check its ``epoch``, and by class whether it is ``learnt``, and the Dice of each clean case
         ``before`` and ``after``. A score is the number of learnt classes, and the mean Dice after.
     """
@@ -43,8 +42,8 @@ def nothing_found(fold: int | None, classes: int) -> dict[str, Any]:
 
 
 def check_clean_cases(
-    engine: SupervisedTrainer, loader: DataLoader, options: CorrectionOptions, description: str
-) -> tuple[SpatialCorrector, list[float], float]:
+    engine: SupervisedTrainer, loader: DataLoader, options: RunOptions, description: str
+) -> tuple[Fitted, list[float], float]:
     """Predict the clean cases, and fit a corrector on them; each process takes a part, and all get the same result.
 
     Args:
@@ -54,7 +53,7 @@ def check_clean_cases(
         description: of the progress bar.
 
     Returns:
-        The corrector, the Dice of the uncorrected predictions by class, and the size of a voxel of the files in mm.
+        The fit, the Dice of the uncorrected predictions by class, and the size of a voxel of the files in mm.
     """
     broadcast_state(engine.network)
     part, positions = own_part(loader)
@@ -89,13 +88,11 @@ def check_clean_cases(
         if not sizes:
             raise ValueError("clean_loader must hold at least one clean case, got none.")
         voxel_mm = float(np.mean(sizes))
-        if options.max_shift_mm is not None and math.isnan(voxel_mm):
-            raise ValueError("max_shift_mm needs the size of a voxel, which the files do not say; give voxel_mm.")
         # One unit for all cases, whatever the size of their voxels.
         spacings = [in_unit(own, size, voxel_mm) for own, size in zip(spacings, own_sizes, strict=True)]
-        corrector = options.corrector(voxel_mm)
+        correction = options.in_voxels(voxel_mm)
         try:
-            corrector.fit(
+            fitted = SpatialCorrector(**correction.as_dict()).fit(
                 logits,
                 labels,
                 spacing=spacings,
@@ -106,13 +103,13 @@ def check_clean_cases(
         except ValueError as error:
             if "at least one usable case" not in str(error):
                 raise
-            corrector = corrector.without_bias(len(sizes))
-    if options.representation != "auto":  # as published: under one voxel there is no band, and nothing to move
-        _leave_converged(corrector)
-    return corrector, [_dice_before(fit) for fit in corrector.fits], voxel_mm
+            fitted = nothing_fitted(correction, len(sizes), None)
+    if correction.as_asked:  # as published: under one voxel there is no band, and nothing to move
+        fitted = _leave_converged(fitted)
+    return fitted, [_dice_before(fit) for fit in fitted.fits], voxel_mm
 
 
-def _label_of(case: Mapping[str, Any], options: CorrectionOptions) -> np.ndarray:
+def _label_of(case: Mapping[str, Any], options: RunOptions) -> np.ndarray:
     """Return a clean label as a corrector takes it: with a softmax one map ``(1, *spatial)`` of 0, 1, 2, ..."""
     label = as_array(case["label"])
     if not options.softmax or len(label) == 1 or len(label) != len(options.class_names):
@@ -134,24 +131,27 @@ def held_out_dice(fit: ClassFit, num_clean: int) -> list[float]:
     return [*(judged.after if judged.accepted else judged.before)] or [fit.single_dice] * num_clean
 
 
-def _leave_converged(corrector: SpatialCorrector) -> None:
-    for k, fit in enumerate(corrector.fits):
-        if abs(fit.network.mean) < corrector.options.tolerance:
-            found = fit.correction
-            before, after = found.dice_before, fit.judged.before
-            corrector.fits[k] = replace(
+def _leave_converged(fitted: Fitted) -> Fitted:
+    fits = []
+    for fit in fitted.fits:
+        if abs(fit.network.mean) < fitted.options.tolerated(fitted.unit):
+            before = fit.correction.dice_before
+            note = "its bias is under one voxel" if fitted.options.tolerance is None else "its bias is tolerated"
+            fit = replace(
                 fit,
-                correction=ClassCorrection(dice_before=before, dice_after=before, note="its bias is under one voxel"),
-                judged=replace(fit.judged, after=after),
+                correction=ClassCorrection(dice_before=before, dice_after=before, note=note),
+                judged=replace(fit.judged, after=fit.judged.before),
                 single_dice=before,
             )
+        fits.append(fit)
+    return replace(fitted, fits=tuple(fits))
 
 
 def remember_best(
     found: dict[str, Any],
     network: torch.nn.Module,
     epoch: int,
-    corrector: SpatialCorrector,
+    fitted: Fitted,
     clean_dice: list[float],
     voxel_mm: float,
 ) -> None:
@@ -161,15 +161,15 @@ def remember_best(
         found: by the checks before, from :py:func:`nothing_found`.
         network: that was checked.
         epoch: of the training.
-        corrector: from :py:func:`check_clean_cases`, and so are the others.
+        fitted: from :py:func:`check_clean_cases`, and so are the others.
         clean_dice: of the uncorrected predictions, by class.
         voxel_mm: size of a voxel of the files.
     """
-    state = {"epoch": epoch, "corrector": corrector.state_dict(), "clean_dice": clean_dice, "voxel_mm": voxel_mm}
+    state = {"epoch": epoch, "fitted": fitted.to_dict(), "clean_dice": clean_dice, "voxel_mm": voxel_mm}
     weights = deepcopy(unwrapped(network).state_dict())
-    scores = [held_out_dice(fit, corrector.num_clean) for fit in corrector.fits]
-    learnt = [fit.learnt for fit in corrector.fits]
-    before = [_before(fit, corrector.num_clean) for fit in corrector.fits]
+    scores = [held_out_dice(fit, fitted.num_clean) for fit in fitted.fits]
+    learnt = [fit.learnt for fit in fitted.fits]
+    before = [_before(fit, fitted.num_clean) for fit in fitted.fits]
     check = {"epoch": epoch, "before": before, "after": scores, "learnt": learnt}
     found["checks"] = [*found["checks"], check]
     # A class that the network has learnt is better than one whose bias seems large, and removed, before it has.
@@ -178,7 +178,7 @@ def remember_best(
     for k, values in enumerate(scores):
         best, own = found["classes"][k], float(np.mean(values))
         # The channels of a softmax belong together, and so do their corrections.
-        joint = corrector.output == "softmax"
+        joint = fitted.options.format.softmax
         if best_of_all if joint else not best or (learnt[k], own) >= (best["learnt"], best["dice"]):
             found["classes"][k] = {**state, "learnt": learnt[k], "dice": own, "network": weights}
     if best_of_all:

@@ -12,14 +12,15 @@ import numpy as np
 from monai.data import MetaTensor
 from monai.utils import MetaKeys
 
-from monai_sc.correction import SpatialCorrector
+from monai_sc.correction import ClassFit, Fitted
 from monai_sc.correction.cases import Cases, Size, in_voxels, unit_of
-from monai_sc.correction.corrector import Fields
-from monai_sc.correction.fitting import ClassFit, fit_classes, judge_labels
+from monai_sc.correction.class_fit import judge_labels
+from monai_sc.correction.fitted import Fields
+from monai_sc.correction.fitting import fit_cases
 from monai_sc.files.cases import LazyCases, files_of
 from monai_sc.files.grids import mm_per_unit_of
 from monai_sc.functional.masks import dice
-from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
+from monai_sc.handlers.run_options import RunOptions, in_unit
 from monai_sc.parallel import gather, rank, world_size
 from monai_sc.store.label_store import LabelStore
 from monai_sc.transforms.distance import voxel_size
@@ -30,27 +31,22 @@ class PairMoves:
     """What the pairs of a store say of its labels, without a network.
 
     Attributes:
-        corrector: fitted on the pairs.
+        fitted: on the pairs.
         rows: of each pair, what the others make of it.
         unit_mm: the voxel in mm in which lengths are told, ``nan`` where it is not known.
     """
 
-    corrector: SpatialCorrector
+    fitted: Fitted
     rows: Sequence[Mapping[str, Any]]
     unit_mm: float
-
-    @property
-    def fits(self) -> list[ClassFit]:
-        """One per class."""
-        return self.corrector.fits
 
 
 def pair_moves(
     store: LabelStore,
     number: int,
-    options: CorrectionOptions,
+    options: RunOptions,
     *,
-    like: SpatialCorrector | None = None,
+    like: Fitted | None = None,
     unit_mm: float = math.nan,
 ) -> PairMoves:
     """Return what the pairs of a store say of the labels of a round.
@@ -59,48 +55,40 @@ def pair_moves(
         store: with two pairs at least.
         number: of the round.
         options: of the correction.
-        like: a corrector whose unit is taken.
+        like: a fit whose unit is taken.
         unit_mm: the voxel in mm in which ``like`` tells lengths; without it the mean voxel of the pairs.
 
     Raises:
-        ValueError: when ``max_shift_mm`` is asked for, and nothing says how large a voxel is.
+        ValueError: when ``max_shift`` is asked for, and nothing says how large a voxel is.
     """
     names = store.pairs
     if like is None:
         unit_mm = float(np.mean([file_voxel(store, name, options)[1] for name in names]))
-    if options.max_shift_mm is not None and math.isnan(unit_mm):
-        raise ValueError("max_shift_mm needs the size of a voxel, which the files do not say; give voxel_mm.")
-    corrector = SpatialCorrector(
-        store.class_names,
-        presence=False,
-        metric=options.metric,
-        region=options.region,
-        max_shift=None if options.max_shift_mm is None else options.max_shift_mm / unit_mm,
-    )
+    masks = {"output": "sigmoid", "representation": "auto", "presence": False}
+    correction = replace(options.in_voxels(unit_mm), **masks)  # type: ignore[arg-type]
     groups = [options.group(store.case(name)) for name in names] if _have_groups(store, options) else None
     cases = Cases(
-        corrector.format,
+        correction.format,
         None,
         LazyCases(lambda name: np.asarray(store.read_clean(name), dtype=np.uint8), names),
         given=LazyCases(lambda name: store.read(name, number).astype(np.uint8), names),
         spacing=[in_unit(*file_voxel(store, name, options), unit_mm) for name in names],
         groups=groups,
     )
-    corrector.unit = cases.unit = unit_of(cases.sizes()) if like is None else like.unit
-    corrector.fits, corrector.num_clean, rows = fit_classes(corrector, cases, list)
-    return PairMoves(corrector, rows, unit_mm)
+    cases.unit = unit_of(cases.sizes()) if like is None else like.unit
+    return PairMoves(*fit_cases(correction, cases, list), unit_mm)
 
 
-def move_labels(store: LabelStore, options: CorrectionOptions, logger: Logger) -> bool:
+def move_labels(store: LabelStore, options: RunOptions, logger: Logger) -> bool:
     """Write the given labels, moved by the bias that the pairs of a store show, as round 1, if held-out pairs gain.
 
     Returns:
         Whether it was written.
     """
     moves = pair_moves(store, 0, options)
-    corrector, names = moves.corrector, store.class_names
-    voxel = corrector.unit or 1.0
-    for name, fit in zip(names, moves.fits, strict=True):
+    fitted, names = moves.fitted, store.class_names
+    voxel = fitted.unit or 1.0
+    for name, fit in zip(names, fitted.fits, strict=True):
         held_out = fit.judged_labels.summary()
         logger.info(
             "%s: bias of the labels %+.2f voxels, %s, from %d cases with both labels; %s.",
@@ -110,7 +98,7 @@ def move_labels(store: LabelStore, options: CorrectionOptions, logger: Logger) -
             if fit.source == "move"
             else f"labels stay: {fit.judged_labels.note}",
         )
-    sources = [fit.source for fit in moves.fits]
+    sources = [fit.source for fit in fitted.fits]
     if "move" not in sources:
         return False
     grouped, to_check = _have_groups(store, options), 0
@@ -118,9 +106,9 @@ def move_labels(store: LabelStore, options: CorrectionOptions, logger: Logger) -
         for case in store.cases[rank() :: world_size()]:
             name = str(case["id"])
             given = store.read(name, 0)
-            size = in_voxels(in_unit(*file_voxel(store, name, options), moves.unit_mm), corrector.unit, given.ndim - 1)
+            size = in_voxels(in_unit(*file_voxel(store, name, options), moves.unit_mm), fitted.unit, given.ndim - 1)
             group = options.group(case) if grouped else None
-            found = corrector.corrected(None, given, size=size, group=group)
+            found = fitted.label(None, given, size=size, group=group)
             label = found.masks
             trusted = store.read_trusted(name)
             if trusted is not None:
@@ -129,7 +117,7 @@ def move_labels(store: LabelStore, options: CorrectionOptions, logger: Logger) -
                 label = exclusive_masks(label, given)
             notes = {names[k]: note for k, note in found.to_check.items()}
             to_check += bool(notes)
-            shifts = [move.shift_of(group) for move in corrector.moves]
+            shifts = [move.shift_of(group) for move in fitted.moves]
             writer.write(name, label, source=sources, label_shift=shifts, to_check=notes)
     to_check = sum(gather(to_check))
     if to_check:
@@ -137,19 +125,19 @@ def move_labels(store: LabelStore, options: CorrectionOptions, logger: Logger) -
     return True
 
 
-def moved_record(moves: PairMoves, options: CorrectionOptions) -> dict[str, Any]:
+def moved_record(moves: PairMoves, options: RunOptions) -> dict[str, Any]:
     """Return what the store keeps of a round of moved labels."""
     return {
         "moved": True,
-        "label_bias": moves.corrector.report()["classes"],
-        "label_shift": [move.shift for move in moves.corrector.moves],
-        "kept": [fit.source == "keep" for fit in moves.fits],
-        "sources": [fit.source for fit in moves.fits],
+        "label_bias": moves.fitted.report()["classes"],
+        "label_shift": [move.shift for move in moves.fitted.moves],
+        "kept": [fit.source == "keep" for fit in moves.fitted.fits],
+        "sources": [fit.source for fit in moves.fitted.fits],
         "options": options.as_dict(),
     }
 
 
-def is_moved(store: LabelStore, options: CorrectionOptions) -> bool:
+def is_moved(store: LabelStore, options: RunOptions) -> bool:
     """Say whether all that a store holds is a round 1 that :py:func:`move_labels` has written with these options."""
     if store.rounds != [0, 1]:
         return False
@@ -157,7 +145,7 @@ def is_moved(store: LabelStore, options: CorrectionOptions) -> bool:
     return bool(record.get("moved")) and record.get("options") == options.as_dict()
 
 
-def _have_groups(store: LabelStore, options: CorrectionOptions) -> bool:
+def _have_groups(store: LabelStore, options: RunOptions) -> bool:
     return options.group_key is not None and all(options.group_key in case for case in store.cases)
 
 
@@ -176,7 +164,7 @@ def exclusive_masks(label: np.ndarray, given: np.ndarray) -> np.ndarray:
     return np.asarray(result)
 
 
-def file_voxel(store: LabelStore, case_id: str, options: CorrectionOptions) -> tuple[tuple[float, ...], float]:
+def file_voxel(store: LabelStore, case_id: str, options: RunOptions) -> tuple[tuple[float, ...], float]:
     """Return the size of a voxel of a case's label files in voxels of its smallest side, and that side in mm."""
     case = store.case(case_id)
     label = store.load(files_of(case), case)
@@ -187,13 +175,13 @@ def file_voxel(store: LabelStore, case_id: str, options: CorrectionOptions) -> t
     length = mm_per_unit_of(label.meta)
     size = tuple(side * length for side in voxel_size(np.asarray(affine), label.ndim - 1))
     smallest = min(size)
-    sides = (1.0,) * len(size) if options.metric == "taxicab" else tuple(side / smallest for side in size)
+    sides = (1.0,) * len(size) if options.correction.metric == "taxicab" else tuple(side / smallest for side in size)
     return sides, smallest if options.voxel_mm is None else known
 
 
 def judge_pair(
-    corrector: SpatialCorrector,
-    fields: Fields,
+    fitted: Fitted,
+    found: Fields,
     given: np.ndarray,
     true: np.ndarray,
     size: Size,
@@ -203,23 +191,24 @@ def judge_pair(
     """Return the Dice by class of what a network makes of a pair, and how its labels differ from the given ones.
 
     Args:
-        corrector: that has not seen the pair.
-        fields: of its prediction, on the grid of the files.
+        fitted: that has not seen the pair.
+        found: of its prediction, on the grid of the files.
         given: booleans ``(classes, *spatial)``.
         true: the same, clean.
         size: of a voxel.
         group: of the case.
         moves: how the pairs say that given labels are moved.
     """
-    fits = [replace(fit, move=move.move) for fit, move in zip(corrector.fits, moves, strict=True)]
-    moved = corrector.corrected(None, given, size=size, group=group, fits=fits, source="move").masks
-    found: dict[str, Any] = {"keep": dice(given, true)}
+    fits = (replace(fit, move=move.move) for fit, move in zip(fitted.fits, moves, strict=True))
+    fitted = replace(fitted, fits=tuple(fits))
+    moved = fitted.label(None, given, size=size, group=group, source="move").masks
+    scores: dict[str, Any] = {"keep": dice(given, true)}
     for source in ("blend", "predict"):
-        label = corrector.corrected(fields, given, size=size, group=group, fits=fits, source=source).masks
-        found[source] = dice(label, true)
-        found[f"{source} from keep"] = 1 - dice(label, given)
-        found[f"{source} from move"] = 1 - dice(label, moved)
-    return found
+        label = fitted.label(found, given, size=size, group=group, source=source).masks
+        scores[source] = dice(label, true)
+        scores[f"{source} from keep"] = 1 - dice(label, given)
+        scores[f"{source} from move"] = 1 - dice(label, moved)
+    return scores
 
 
 def judge_fit(

@@ -14,17 +14,15 @@ from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 from monai.utils import MetaKeys
 
-from monai_sc.correction import SpatialCorrector
+from monai_sc.correction import ClassFit, Corrected, Fitted
 from monai_sc.correction.cases import Size, in_voxels
-from monai_sc.correction.corrector import Fields
-from monai_sc.correction.fitting import ClassFit
-from monai_sc.correction.given import given_row, pending_fits, settle_rows
-from monai_sc.correction.label import Corrected
-from monai_sc.correction.state import plain, read_fit
+from monai_sc.correction.fitted import Fields
+from monai_sc.correction.given import given_row, settle_rows, with_pending
+from monai_sc.correction.state import plain, read
 from monai_sc.functional.checks import check_same_shape
 from monai_sc.functional.threads import in_threads
-from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 from monai_sc.handlers.pairs import judge_fit, judge_pair, pair_moves
+from monai_sc.handlers.run_options import RunOptions, in_unit
 from monai_sc.handlers.training_data import fold_of
 from monai_sc.parallel import gather, gather_items, own_part, unwrapped
 from monai_sc.store.label_store import LabelStore
@@ -46,8 +44,8 @@ class PredictedCase(NamedTuple):
     """What the corrected label of a case is made from, on the grid of its files."""
 
     case_id: str
-    corrector: SpatialCorrector
-    fields: Fields
+    fitted: Fitted
+    found: Fields
     given: np.ndarray
     trusted: np.ndarray | None
     size: Size
@@ -72,7 +70,7 @@ class Relabelling:
         engine: SupervisedTrainer,
         store: LabelStore,
         loader: DataLoader,
-        options: CorrectionOptions,
+        options: RunOptions,
         folds: int,
         found: Sequence[Mapping[str, Any]],
     ) -> None:
@@ -83,7 +81,11 @@ class Relabelling:
         self.folds = folds
         self.found = [part for part in found if part["fold"] is not None] or list(found)
         self.voxel_mm = float(self.found[-1]["classes"][0]["voxel_mm"])
-        self.correctors = {part["fold"]: self._corrector(part["classes"]) for part in self.found}
+        # Of each training, each class as it was at its best.
+        self.fitted: dict[int | None, Fitted] = {}
+        for part in self.found:
+            own = [Fitted.from_dict(chosen["fitted"]) for chosen in part["classes"]]
+            self.fitted[part["fold"]] = replace(own[0], fits=tuple(one.fits[k] for k, one in enumerate(own)))
 
     def judge(self, record: dict[str, Any]) -> None:
         """Let some training cases say how their labels lie to the predictions, and what to do with them.
@@ -97,18 +99,18 @@ class Relabelling:
         dataset: Any = self.loader.dataset
         chosen = np.unique(np.linspace(0, len(dataset) - 1, min(SAMPLE, len(dataset))).round().astype(int))
         loader, positions = own_part(self.loader, chosen.tolist())
-        pending = {fold: pending_fits(corrector) for fold, corrector in self.correctors.items()}
+        pending = {fold: with_pending(fitted) for fold, fitted in self.fitted.items()}
 
         def prepared(case: Mapping[str, Any], logits: torch.Tensor, fold: int | None) -> tuple[Any, ...]:
-            corrector, given = self.correctors[fold], self.store.read(case["id"], number)
-            fields, predicted, size = self._fields(case, logits, corrector, given, pending[fold])
-            return corrector, fields, predicted, given, None, size, self.options.group(case)
+            given = self.store.read(case["id"], number)
+            found, predicted, size = self._fields(case, logits, pending[fold], given)
+            return pending[fold], found, predicted, given, size, self.options.group(case)
 
         cases = (prepared(*found) for found in self._predictions(loader, f"Round {number}: training cases"))
         rows = gather_items(list(in_threads(lambda own: given_row(*own), cases)), positions)
-        for corrector in self.correctors.values():
-            settle_rows(corrector, rows, has_groups=self.options.group_key is not None)
-        if len(self.store.pairs) > 1 and self.options.representation == "auto":
+        has_groups = self.options.group_key is not None
+        self.fitted = {fold: settle_rows(own, rows, has_groups=has_groups) for fold, own in self.fitted.items()}
+        if len(self.store.pairs) > 1 and not self.options.correction.as_asked:
             self._judge_pairs(number)
         for k, name in enumerate(self.options.class_names):
             self._judge_class(record, k, name)
@@ -120,10 +122,11 @@ class Relabelling:
             record: of the round, whose labels have been judged; gets ``to_check``, by case.
         """
         number, names = record["round"], self.options.class_names
-        judged = [read_fit(state) for state in record["fits"]]
-        for corrector in self.correctors.values():
-            corrector.fits = [as_judged(own, fit) for own, fit in zip(corrector.fits, judged, strict=True)]
-        first = next(iter(self.correctors.values()))
+        judged = [read(ClassFit, fit) for fit in record["fits"]]
+        for fold, own in self.fitted.items():
+            fits = tuple(as_judged(fit, done) for fit, done in zip(own.fits, judged, strict=True))
+            self.fitted[fold] = replace(own, fits=fits)
+        first = next(iter(self.fitted.values()))
         voxel = first.unit or 1.0
         changed, refused, checked = counts = np.zeros((3, len(names)), dtype=np.int64)
         size, to_check = 0, {}
@@ -136,7 +139,7 @@ class Relabelling:
                 notes = {names[k]: note for k, note in found.to_check.items()}
                 if notes:
                     to_check[one.case_id] = notes
-                details = self._details(record, one.corrector, one.group)
+                details = self._details(record, one.fitted, one.group)
                 changed += writer.write(one.case_id, found.masks, **details, to_check=notes)
                 size += found.masks[0].size
                 refused += found.refused
@@ -161,16 +164,15 @@ class Relabelling:
 
     def _prepared(self, case: Mapping[str, Any], logits: torch.Tensor, fold: int | None, number: int) -> PredictedCase:
         """Return what the corrected label of a case is made from."""
-        corrector = self.correctors[fold]
-        given = self.store.read(case["id"], number)
-        fields, _, size = self._fields(case, logits, corrector, given)
+        fitted, given = self.fitted[fold], self.store.read(case["id"], number)
+        found, _, size = self._fields(case, logits, fitted, given)
         return PredictedCase(
-            case["id"], corrector, fields, given, self.store.read_trusted(case["id"]), size, self.options.group(case)
+            case["id"], fitted, found, given, self.store.read_trusted(case["id"]), size, self.options.group(case)
         )
 
     def _corrected(self, one: PredictedCase) -> tuple[PredictedCase, Corrected]:
         """Return a case with its corrected label."""
-        found = one.corrector.corrected(one.fields, one.given, size=one.size, group=one.group)
+        found = one.fitted.label(one.found, one.given, size=one.size, group=one.group)
         if one.trusted is None:
             return one, found
         stays = one.given & one.trusted
@@ -185,29 +187,21 @@ class Relabelling:
         dataset: Any = self.loader.dataset
         places = [i for i, case in enumerate(dataset.data) if str(case["id"]) in ids]
         loader, positions = own_part(self.loader, places)
-        corrector = next(iter(self.correctors.values()))
-        moves = pair_moves(self.store, number, self.options, like=corrector, unit_mm=self.voxel_mm)
+        first = next(iter(self.fitted.values()))
+        moves = pair_moves(self.store, number, self.options, like=first, unit_mm=self.voxel_mm)
         rows = []
         for case, logits, fold in self._predictions(loader, f"Round {number}: cases with both labels"):
-            own = self.correctors[fold]
+            own = self.fitted[fold]
             given, true = self.store.read(case["id"], number), np.asarray(self.store.read_clean(case["id"]))
             fields, _, size = self._fields(case, logits, own, given)
-            judged = judge_pair(own, fields, given, true, size, self.options.group(case), moves.fits)
+            judged = judge_pair(own, fields, given, true, size, self.options.group(case), moves.fitted.fits)
             rows.append((str(case["id"]), judged))
         found = dict(gather_items(rows, positions))
         ordered = [found[name] for name in self.store.pairs]
-        for own in self.correctors.values():
-            own.fits = [
-                judge_fit(fit, move, k, ordered, moves.rows)
-                for k, (fit, move) in enumerate(zip(own.fits, moves.fits, strict=True))
-            ]
-
-    def _corrector(self, classes: Sequence[Mapping[str, Any]]) -> SpatialCorrector:
-        """Return the corrector of one training, each class as it was at its best."""
-        first, *others = (self.options.corrector(chosen["voxel_mm"], chosen["corrector"]) for chosen in classes)
-        for k, other in enumerate(others, start=1):
-            first.fits[k] = other.fits[k]
-        return first
+        for fold, own in self.fitted.items():
+            both = enumerate(zip(own.fits, moves.fitted.fits, strict=True))
+            fits = tuple(judge_fit(fit, move, k, ordered, moves.rows) for k, (fit, move) in both)
+            self.fitted[fold] = replace(own, fits=fits)
 
     def _networks(self) -> tuple[list[torch.nn.Module], dict[tuple[int | None, int], int]]:
         """Return the networks that relabel, and which of them predicts each class for each fold that was left out."""
@@ -232,7 +226,7 @@ class Relabelling:
         """Yield each case with its logits, each class from its own network, and the fold whose networks they are."""
         networks, index = self._networks()
         for case, outputs in self.options.predict(self.engine, loader, networks, description):
-            fold = None if None in self.correctors else fold_of(self.store, case["id"], self.folds)
+            fold = None if None in self.fitted else fold_of(self.store, case["id"], self.folds)
             if self.options.softmax:  # the channels of one softmax belong together
                 logits = outputs[index[fold, 0]]
             else:
@@ -241,18 +235,14 @@ class Relabelling:
 
     def _judge_class(self, record: dict[str, Any], k: int, name: str) -> None:
         own, bias = record["correction"][name], record["bias"][k]
-        for corrector in self.correctors.values():
-            stays = (
-                math.isnan(bias)
-                or not record["learnt"][k]
-                or (self.options.keep_converged and abs(bias) < record["tolerance"])
-            )
-            fit = corrector.fits[k]
-            if stays and fit.source != "move":
-                corrector.fits[k] = replace(fit, source="keep")
-        corrector = next(iter(self.correctors.values()))
-        fit, held_out = corrector.fits[k], own["held_out"]
-        own.update(corrector.report()["classes"][name])
+        if math.isnan(bias) or not record["learnt"][k]:
+            for fold, fitted in self.fitted.items():
+                if fitted.fits[k].source != "move":
+                    fits = (*fitted.fits[:k], replace(fitted.fits[k], source="keep"), *fitted.fits[k + 1 :])
+                    self.fitted[fold] = replace(fitted, fits=fits)
+        first = next(iter(self.fitted.values()))
+        fit, held_out = first.fits[k], own["held_out"]
+        own.update(first.report()["classes"][name])
         own["held_out"] = own["held_out"] if fit.judged_labels.before else held_out
         agreement = fit.shape.agreement if fit.shape is not None else math.nan
         clean_dice = self.found[-1]["classes"][k]["dice"]
@@ -260,8 +250,8 @@ class Relabelling:
         record["memorised"][k] = bool(agreement > clean_dice)
         record["kept"][k] = fit.source == "keep"
         record["sources"][k] = fit.source
-        record["label_bias"][k] = fit.labels.mean * (corrector.unit or 1.0)
-        record["fits"] = plain([asdict(own) for own in corrector.fits])
+        record["label_bias"][k] = fit.labels.mean * (first.unit or 1.0)
+        record["fits"] = plain([asdict(own) for own in first.fits], nan=False)
         if record["memorised"][k] and not record["kept"][k]:
             self.engine.logger.info(
                 "Round %d, %s: the network agrees with the labels that it learnt from (Dice %.3f) more than with "
@@ -270,33 +260,28 @@ class Relabelling:
                 *(record["round"], name, agreement, clean_dice),
             )
 
-    def _details(self, record: Mapping[str, Any], corrector: SpatialCorrector, group: str | None) -> dict[str, Any]:
+    def _details(self, record: Mapping[str, Any], fitted: Fitted, group: str | None) -> dict[str, Any]:
         """Return how the labels of a case were made, for the manifest: lists with one entry per class."""
         return {
             "bias": [b if math.isfinite(b) else None for b in record["bias"]],
-            "source": [fit.source for fit in corrector.fits],
-            "representation": [own.representation for own in corrector.corrections],
-            "gamma": [own.gamma for own in corrector.corrections],
-            "shift": [corrector.shift(k, group) for k in range(len(corrector.class_names))],
-            "label_shift": [move.shift_of(group) for move in corrector.moves],
+            "source": [fit.source for fit in fitted.fits],
+            "representation": [fit.correction.representation for fit in fitted.fits],
+            "gamma": [fit.correction.gamma for fit in fitted.fits],
+            "shift": [own.shift_of(group) for own in fitted.corrections],
+            "label_shift": [move.shift_of(group) for move in fitted.moves],
         }
 
     def _done(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the store keeps of how a round was made."""
-        first = next(iter(self.correctors.values()))
+        first = next(iter(self.fitted.values()))
         return {
             "bias": [b if math.isfinite(b) else None for b in record["bias"]],
             "shift": [c.shift for c in first.corrections],
             "label_shift": [move.shift for move in first.moves],
             "kept": list(record["kept"]),
             "sources": list(record["sources"]),
-            "representation": self.options.representation,
             "corrections": record["correction"],
-            "shape_weight": self.options.shape_weight,
             "folds": self.folds,
-            "gamma": self.options.gamma,
-            "metric": self.options.metric,
-            "region": self.options.region,
             "options": self.options.as_dict(),
         }
 
@@ -304,19 +289,18 @@ class Relabelling:
         self,
         case: Mapping[str, Any],
         logits: torch.Tensor,
-        corrector: SpatialCorrector,
+        fitted: Fitted,
         given: np.ndarray,
-        fits: Sequence[ClassFit] | None = None,
     ) -> tuple[Fields, np.ndarray, Size]:
         """Return a corrected prediction and the uncorrected masks on the grid of the label files, and a voxel there."""
         image = case["image"]
         spacing, voxel_mm = self.options.grid(image)
         box = unpadded_box(image)
         scanned: Any = (..., *box)
-        raw = logits.numpy()
-        own = corrector.logits(raw)
-        size = in_voxels(in_unit(spacing, voxel_mm, self.voxel_mm), corrector.unit, given.ndim - 1)
-        fields = corrector.fields(own[scanned], size=size, group=self.options.group(case), fits=fits)
+        form = fitted.options.format
+        raw, own = form.raw(logits.numpy()), form.logits(logits.numpy())
+        size = in_voxels(in_unit(spacing, voxel_mm, self.voxel_mm), fitted.unit, given.ndim - 1)
+        fields = fitted.fields(own[scanned], size=size, group=self.options.group(case))
         # What was padded goes with the way back to the file; it gets the scores beside it, which leave no trace.
         widths = [(0, 0), *((part.start, n - part.stop) for part, n in zip(box, own.shape[1:], strict=True))]
         parts = [np.pad(fields.scores, widths, mode="edge"), own]
@@ -330,9 +314,9 @@ class Relabelling:
         count = len(own)
         suspect = result[2 * count : 3 * count] if fields.suspect is not None else None
         channels = result[-len(raw) :] if self.options.softmax else None
-        predicted = corrector.format.predicted(result[count : 2 * count] if channels is None else channels)
+        predicted = form.predicted(result[count : 2 * count] if channels is None else channels)
         whole = self.options.file_spacing(image) or (1.0,) * (given.ndim - 1)
-        file_size = in_voxels(in_unit(whole, voxel_mm, self.voxel_mm), corrector.unit, given.ndim - 1)
+        file_size = in_voxels(in_unit(whole, voxel_mm, self.voxel_mm), fitted.unit, given.ndim - 1)
         return Fields(result[:count], suspect, channels, fields.refused), predicted, file_size
 
 

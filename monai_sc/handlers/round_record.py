@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from monai.engines import Evaluator, SupervisedTrainer
 
+from monai_sc.correction import Fitted
 from monai_sc.correction.state import plain
 from monai_sc.handlers.clean_check import judged_epochs
-from monai_sc.handlers.correction_options import CorrectionOptions
+from monai_sc.handlers.run_options import RunOptions
 from monai_sc.parallel import meeting_elsewhere, unwrapped
 
 COLLAPSE = 0.2  # by which the Dice on the clean cases must fall under that of the best round
@@ -46,7 +47,7 @@ def evaluate(
     return {name: np.asarray(value, dtype=np.float64).tolist() for name, value in metrics.items()}
 
 
-def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: Any) -> dict[str, Any]:
+def make_record(found: Mapping[str, Any], options: RunOptions, **others: Any) -> dict[str, Any]:
     """Return the record of a round whose labels have not been judged yet.
 
     Args:
@@ -55,11 +56,11 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         others: ``round``, ``epoch``, ``metrics`` and ``restarts``.
     """
     state = found["state"]
-    corrector = options.corrector(state["voxel_mm"], state["corrector"])
-    bias = corrector.measured_bias()
+    fitted = Fitted.from_dict(state["fitted"])
+    bias = fitted.bias
     reports, learnt, known = {}, [], []
     for k, (name, chosen) in enumerate(zip(options.class_names, found["classes"], strict=True)):
-        own = options.corrector(chosen["voxel_mm"], chosen["corrector"])
+        own = Fitted.from_dict(chosen["fitted"])
         report = {"network_epoch": chosen["epoch"], **own.report()["classes"][name]}
         before, after = judged_epochs(found["checks"], k, joint=options.softmax)
         report["held_out"] |= {"before": before, "after": after}
@@ -75,7 +76,7 @@ def make_record(found: Mapping[str, Any], options: CorrectionOptions, **others: 
         "bias_interval": bias.interval.tolist(),
         "bias_mm": (bias.mean * state["voxel_mm"]).tolist(),
         "voxel_mm": state["voxel_mm"],
-        "tolerance": float(corrector.unit or 1.0),
+        "tolerance": fitted.options.tolerated(fitted.unit) * (fitted.unit or 1.0),
         "label_bias": [math.nan] * classes,
         "verdict": [told if fits else "cannot tell" for told, fits in zip(bias.verdict, learnt, strict=True)],
         "learnt": learnt,
@@ -168,14 +169,12 @@ def has_collapsed(record: Mapping[str, Any], best_dice: float | None) -> bool:
     )
 
 
-def stop_reason(
-    record: Mapping[str, Any], representation: str, *, better: int | None, is_first: bool, is_last: bool
-) -> str:
+def stop_reason(record: Mapping[str, Any], *, as_asked: bool, better: int | None, is_first: bool, is_last: bool) -> str:
     """Return why the loop stops after a round whose labels have been judged, or nothing if it goes on.
 
     Args:
         record: of the round.
-        representation: that was asked for.
+        as_asked: a representation was asked for, which is used whatever it does.
         better: the best round before, if the clean cases were predicted better in it.
         is_first: no network has corrected the labels yet: errors need not have a bias.
         is_last: the trainer has no epochs left for another round.
@@ -195,13 +194,13 @@ def stop_reason(
     reason = ""
     if not told.any():
         reason = "there is no verdict"
-    elif small and sure and (representation != "auto" or not is_first):
+    elif small and sure and (as_asked or not is_first):
         reason = f"the bias of every {which} is under one voxel"
-    elif small and representation != "auto":
+    elif small and as_asked:
         reason = f"the measured bias of every {which} is under one voxel, though its interval cannot tell"
-    elif representation == "auto" and all(record["kept"]):
+    elif not as_asked and all(record["kept"]):
         reason = f"no correction of any {which} makes labels clearly better"
-    elif representation != "auto" and np.all((low <= 0) & (high >= 0)):
+    elif as_asked and np.all((low <= 0) & (high >= 0)):
         reason = f"the interval of the bias contains 0 for every {which}"
     elif is_last:
         reason = f"the last round of training is over{'' if small else ', the bias is not under one voxel yet'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,12 @@ from monai.engines import Evaluator, SupervisedTrainer
 from monai.inferers import Inferer
 from rich.console import Console
 
+from monai_sc.correction import Fitted, SpatialCorrector
 from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
-from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.pairs import is_moved, move_labels
 from monai_sc.handlers.relabelling import Relabelling
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
+from monai_sc.handlers.run_options import RunOptions
 from monai_sc.handlers.store_run import StoreRun
 from monai_sc.parallel import gather, is_main, unwrapped
 from monai_sc.store.label_store import LabelStore
@@ -61,9 +63,9 @@ class SpatialCorrectionHandler(StoreRun):
     With two pairs or more, the training begins with labels that the pairs have moved, without a network, if held-out
     pairs gain: they are round 1, and the history begins with it. The given labels stay what they are, round 0.
 
-    All distances are in voxels of the files, of their smallest side where they are anisotropic. The tolerance, under
-    which a bias does no harm, is one voxel of the grid that the network works on. As published, a class with a bias
-    under it gets the prediction unshifted.
+    All measured distances are in voxels of the files, of their smallest side where they are anisotropic. The default
+    tolerance, under which a bias does no harm, is one voxel of the grid that the network works on. As published, a
+    class with a bias under it gets the prediction unshifted.
 
     The loop stops when the bias of every class is under the tolerance, and its interval too (with ``"auto"`` not before
     a network has corrected labels once: errors need not have a bias); with ``"auto"`` when no correction makes labels
@@ -90,6 +92,10 @@ class SpatialCorrectionHandler(StoreRun):
     Args:
         store: label store with the training cases. A case may have ``trusted``: a mask file, or one per class; where it
             is not 0, labels stay. Cases with a ``clean_label`` are pairs.
+        corrector: with the options of the correction, by default those of ``SpatialCorrector(store.class_names)``. With
+            ``output="softmax"`` the network has a channel for the background, then the classes of the store, and
+            clean labels are maps ``(batch, 1, *spatial)``. ``max_shift`` and ``tolerance`` are in mm; the files, or
+            ``voxel_mm``, must say how large a voxel is.
         clean_loader: batches of the clean cases with ``image`` and ``label`` ``(batch, classes, *spatial)``, on the
             grid of training; optionally ``ignore``, a mask of what does not count, and ``group_key``.
         relabel_loader: batches of the store's cases with ``image`` and the case's ``id``: the preprocessing of
@@ -101,22 +107,12 @@ class SpatialCorrectionHandler(StoreRun):
         evaluator: run at the end of each round with the weights of ``network_epoch``; its metrics go into the round's
             record and decide nothing.
         inferer: for clean and training cases; by default the trainer's own.
-        representation: of the correction: ``"auto"``, or as published ``"distance"`` or ``"logit"``.
-        gamma: width of the ``"logit"`` correction, in ``(0, 1]``.
-        metric: ``"euclidean"`` or ``"taxicab"``.
-        region: of the bias, ``"boundary"`` or ``"image"``.
-        output: of the network, ``"sigmoid"`` or ``"softmax"`` (the background, then the classes of the store; clean
-            labels are then maps ``(batch, 1, *spatial)``).
-        shape_weight: of the given label's shape, in ``[0, 1]``; 0 replaces labels by predictions.
-        presence: look for a rule that drops objects which are not there.
-        max_shift_mm: no boundary moves farther, in mm; the files, or ``voxel_mm``, must say how large a voxel is.
         group_key: key of the annotator, site or scanner in clean and relabel batches; each gets a shift of its own.
         checks_per_round: how often the clean cases are predicted in a round, evenly spaced, last at its end.
         folds: over 1, that many more networks are trained in each round that relabels, each without one part of the
             cases, and each case is relabelled by the one that has not seen its label. They take ``epochs_per_round``
             epochs each, of the trainer's ``max_epochs``.
         voxel_mm: size of a voxel of the files in mm, where they do not say it themselves.
-        keep_converged: leave the labels of a class whose bias is under the tolerance as they are.
         progress: show progress bars, and what a round will take.
 
     Raises:
@@ -134,6 +130,7 @@ class SpatialCorrectionHandler(StoreRun):
     def __init__(
         self,
         store: LabelStore,
+        corrector: SpatialCorrector | None = None,
         *,
         clean_loader: DataLoader,
         relabel_loader: DataLoader,
@@ -141,37 +138,19 @@ class SpatialCorrectionHandler(StoreRun):
         lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
         evaluator: Evaluator | None = None,
         inferer: Inferer | None = None,
-        representation: str = "auto",
-        gamma: float = 1.0,
-        metric: str = "euclidean",
-        region: str = "boundary",
-        output: str = "sigmoid",
-        shape_weight: float = 0.5,
-        presence: bool = True,
-        max_shift_mm: float | None = None,
         group_key: str | None = None,
         checks_per_round: int = 6,
         folds: int = 1,
         voxel_mm: float | None = None,
-        keep_converged: bool = False,
         progress: bool = True,
     ) -> None:
-        self.options = CorrectionOptions(
-            class_names=store.class_names,
-            inferer=inferer,
-            representation=representation,
-            gamma=gamma,
-            metric=metric,
-            region=region,
-            output=output,
-            shape_weight=shape_weight,
-            presence=presence,
-            max_shift_mm=max_shift_mm,
-            group_key=group_key,
-            voxel_mm=voxel_mm,
-            keep_converged=keep_converged,
-            progress=progress,
-        )
+        corrector = SpatialCorrector(store.class_names) if corrector is None else corrector
+        if list(corrector.class_names) != list(store.class_names):
+            raise ValueError(
+                f"corrector must have the classes of the store, {store.class_names}, in the same order, got "
+                f"{corrector.class_names}."
+            )
+        self.options = RunOptions(corrector.options, inferer, group_key, voxel_mm, progress)
         for name, value, unit in (("checks_per_round", checks_per_round, "check"), ("folds", folds, "fold")):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1 {unit}, got {value}.")
@@ -225,13 +204,25 @@ class SpatialCorrectionHandler(StoreRun):
         self._go_on(engine, number, self.clean_loader, self.options.group_key)
 
     @property
+    def fitted(self) -> Fitted | None:
+        """The correction of the network that the run has kept, ``None`` before the first round has ended.
+
+        Its distances are in mm, or in voxels of the files where these do not say how large a voxel is.
+        :py:class:`~monai_sc.transforms.SpatialCorrectiond` applies it to predictions of other images.
+        """
+        if not self._best:
+            return None
+        found, voxel_mm = Fitted.from_dict(self._best["state"]["fitted"]), self._best["state"]["voxel_mm"]
+        return found if math.isnan(voxel_mm) else found.in_unit(voxel_mm)
+
+    @property
     def _round(self) -> int:
         """The round that is trained on."""
         return self._first + len(self.history)
 
     def _move_labels(self, engine: SupervisedTrainer) -> None:
         """Write a first round of labels moved by the bias that cases with both labels show, if that serves."""
-        if self.options.representation != "auto" or len(self.store.pairs) < 2:
+        if self.options.correction.as_asked or len(self.store.pairs) < 2:
             return
         # A run that ended before its first checkpoint may have written them.
         if is_moved(self.store, self.options) or (
@@ -312,7 +303,7 @@ class SpatialCorrectionHandler(StoreRun):
         score = float(np.mean(record["clean_dice"]))
         worse = best_dice is not None and score < best_dice
         if not worse:
-            self._best = {"round": number, "dice": score, "network": found["network"]}
+            self._best = {"round": number, "dice": score, "network": found["network"], "state": found["state"]}
         if any(record["num_used"]):
             self._relabelling(engine).judge(record)
         else:
@@ -320,7 +311,7 @@ class SpatialCorrectionHandler(StoreRun):
         left = (engine.state.max_epochs - engine.state.epoch) // self.epochs_per_round
         record["stop_reason"] = stop_reason(
             record,
-            self.options.representation,
+            as_asked=self.options.correction.as_asked,
             better=self._best["round"] if worse else None,
             is_first=not self.history,
             is_last=left < 1 + (self.folds if self.folds > 1 else 0),

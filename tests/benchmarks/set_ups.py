@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from monai_sc.correction import SpatialCorrector
+from monai_sc.correction import SpatialCorrector, compare_given
 
 KINDS = ("biased", "unbiased", "mixed", "weak", "weak and biased", "memorised")
 CLEAN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24)
@@ -97,7 +97,7 @@ def gains(setup: SetUp) -> tuple[float, float]:
     logits, clean, given = (list(column) for column in zip(*setup.clean, strict=True))
     training = [[case[i] for case in setup.training] for i in (0, 2)]
     corrector = SpatialCorrector(["structure"]).fit(logits, clean, given=given if setup.pairs else None)
-    corrector.fit_given(*training)
+    corrector = compare_given(corrector, *training)
     mover = SpatialCorrector(["structure"]).fit(None, clean, given=given)
     before, after, moved = [], [], []
     for prediction, true, drawn in setup.new:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from monai_sc.correction.move import distance
-from monai_sc.correction.shifts import ClassCorrection, ShiftTable, choose_correction, clear_gain
+from monai_sc.correction.boundaries import distance
+from monai_sc.correction.shifts import ShiftTable, choose_correction, clear_gain
 from monai_sc.functional import signed_distance
 
 REPRESENTATIONS = ("auto", "distance", "logit")
@@ -242,8 +241,3 @@ def test_correction_that_was_asked_for_is_by_the_bias_whatever_it_does(represent
 )
 def test_gain_is_clear_where_it_is_larger_than_its_error(gains, clear):
     assert clear_gain(np.array(gains)) == clear
-
-
-def test_correction_survives_json():
-    found = choice_of(discs_off_by([-3] * 4), [-3] * 4)
-    assert ClassCorrection.from_dict(json.loads(json.dumps(found.as_dict()))) == found

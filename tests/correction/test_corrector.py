@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from monai_sc.correction import SpatialCorrector
+from monai_sc.correction import Fitted, SpatialCorrector, compare_given
 from monai_sc.functional import shift_boundary
 
 SIZE = 64
@@ -178,7 +178,7 @@ def gains(predictions, labels, output, probabilities, spacing, **options):
     names = [f"class {k}" for k in range(classes)]
     corrector = SpatialCorrector(names, output=output, probabilities=probabilities, **options)
     try:
-        corrector.fit(predictions, labels, spacing=spacing)
+        corrector = corrector.fit(predictions, labels, spacing=spacing)
     except ValueError as error:
         if "usable" in str(error):
             return None
@@ -246,9 +246,9 @@ def test_predictions_that_are_right_are_unchanged(output, representation):
     labels = [p.argmax(axis=0)[None] if output == "softmax" else p >= 0 for p in logits]
     if output == "softmax":  # a class that has the largest probability has more than half of it
         logits = [4 * (np.arange(3)[:, None, None] == label) - 2.0 for label in labels]
-    corrector.fit(logits, labels)
-    assert corrector.bias.mean.tolist() == [0] * len(corrector.class_names)
-    assert corrector.bias.verdict == ("unbiased",) * len(corrector.class_names)
+    corrector = corrector.fit(logits, labels)
+    assert corrector.bias.mean.tolist() == [0] * len(corrector.options.class_names)
+    assert corrector.bias.verdict == ("unbiased",) * len(corrector.options.class_names)
     for prediction, label in zip(logits, labels, strict=True):
         assert np.array_equal(corrector.transform(prediction), label)
 
@@ -273,7 +273,9 @@ class TestShiftThatLeavesTooLittle:
     def test_other_classes_are_moved_all_the_same(self):
         predictions, labels = off_by(3)
         corrector = SpatialCorrector(["a", "b"], presence=False)
-        corrector.fit([np.concatenate([p, p]) for p in predictions], [np.concatenate([m, m]) for m in labels])
+        corrector = corrector.fit(
+            [np.concatenate([p, p]) for p in predictions], [np.concatenate([m, m]) for m in labels]
+        )
         label, found = corrector.correct(np.concatenate([bar(3), predictions[0]]))
         assert np.array_equal(label[0], bar(3)[0] >= 0)
         assert dice(label[1] == 1, labels[0][0]) > 0.96
@@ -303,7 +305,7 @@ def test_flips_of_image_and_label_commute_with_fit_and_transform(shape, spacing)
             return arrays if axis is None else [np.flip(a, axis) for a in arrays]
 
         corrector = SpatialCorrector(["a", "b"]).fit(flip(predictions), flip(labels), spacing=spacing)
-        corrector.fit_given(flip(predictions), flip(given), spacing=spacing)
+        corrector = compare_given(corrector, flip(predictions), flip(given), spacing=spacing)
         with_given = [
             corrector.transform(p, given=g, spacing=spacing)
             for p, g in zip(flip(predictions), flip(given), strict=True)
@@ -418,7 +420,7 @@ class TestSoftmax:
     def test_result_is_a_map_of_the_classes_in_the_dtype_of_given(self, dtype):
         predictions, labels = random_cases(np.random.default_rng(6), (22, 18), 3, True)
         corrector = SpatialCorrector(["a", "b", "c"], output="softmax").fit(predictions, labels)
-        corrector.fit_given(predictions, labels)
+        corrector = compare_given(corrector, predictions, labels)
         assert corrector.transform(predictions[0]).dtype == np.uint8
         for prediction, label in zip(predictions, labels, strict=True):
             corrected = corrector.transform(prediction, given=label.astype(dtype))
@@ -442,7 +444,7 @@ class TestSoftmax:
             predictions = [softmax(p) for p in predictions]
         labels = [np.where(disc(r), 1, 2) for r in radii]
         corrector = SpatialCorrector(["disc", "around"], output="softmax", probabilities=probabilities)
-        corrector.fit(predictions, labels)
+        corrector = corrector.fit(predictions, labels)
         np.testing.assert_allclose(corrector.bias.mean, [-3, 3], atol=0.25)
         for prediction, label in zip(predictions, labels, strict=True):
             corrected = corrector.transform(prediction)
@@ -484,7 +486,7 @@ class TestProbabilities:
         to_probabilities = softmax if output == "softmax" else sigmoid
         corrector = SpatialCorrector(["a", "b"], output=output).fit(predictions, labels)
         other = SpatialCorrector(["a", "b"], output=output, probabilities=True)
-        other.fit([to_probabilities(p.astype(np.float64)) for p in predictions], labels)
+        other = other.fit([to_probabilities(p.astype(np.float64)) for p in predictions], labels)
         np.testing.assert_allclose(other.bias.mean, corrector.bias.mean, rtol=1e-6)
         for prediction in predictions:
             probabilities = to_probabilities(prediction.astype(np.float64))
@@ -516,7 +518,7 @@ class TestProbabilities:
 def test_max_shift_caps_the_shift(representation, spacing, cap, k):
     predictions, labels = [bar(t + 2 * k) for t in (20, 22, 24)], [bar(t) >= 0 for t in (20, 22, 24)]
     corrector = SpatialCorrector(["slab"], representation=representation, max_shift=cap)
-    corrector.fit(predictions, labels, spacing=spacing)
+    corrector = corrector.fit(predictions, labels, spacing=spacing)
     for t, prediction in zip((20, 22, 24), predictions, strict=True):
         expected = bar(t + 2 * k - 2 * int(2 * np.sign(k))) >= 0
         assert np.array_equal(corrector.transform(prediction, spacing=spacing), expected)
@@ -526,7 +528,7 @@ def test_report_says_what_is_moved_not_what_was_found():
     clean, given = [disc(r) for r in (9, 10, 11, 12)], [disc(r + 5) for r in (9, 10, 11, 12)]
     predictions = [np.where(label, 4.0, -4.0) for label in given]
     corrector = SpatialCorrector(["disc"], representation="distance", max_shift=1.0)
-    corrector.fit(predictions, clean, given=given, spacing=(0.5, 0.5))
+    corrector = corrector.fit(predictions, clean, given=given, spacing=(0.5, 0.5))
     told = corrector.report()["classes"]["disc"]
     assert told["correction"]["shift"] == told["move"]["shift"] == -1.0
     assert told["bias"] == pytest.approx(-2.5, abs=0.2)
@@ -602,7 +604,7 @@ class TestPresence:
 
     def test_what_was_drawn_is_not_dropped(self):
         predictions, labels = with_false_objects()
-        corrector = SpatialCorrector(["disc"]).fit(predictions, labels).fit_given(predictions[::2], labels[::2])
+        corrector = compare_given(SpatialCorrector(["disc"]).fit(predictions, labels), predictions[::2], labels[::2])
         drawn = disc(5).astype(np.uint8)
         assert corrector.transform(predictions[1]).sum() == 0
         assert dice(corrector.transform(predictions[1], given=drawn) == 1, drawn == 1) > 0.8
@@ -637,7 +639,7 @@ class TestGivenLabels:
         predictions, labels = off_by(3, radii)  # of a network that has learnt dilated labels
         given = [shift_boundary(bumped(r), 3).astype(np.uint8) for r in radii]
         corrector = SpatialCorrector(["disc"], shape_weight=weight).fit(predictions, labels)
-        corrector.fit_given(predictions, [shift_boundary(m, 3) for m in labels])
+        corrector = compare_given(corrector, predictions, [shift_boundary(m, 3) for m in labels])
         assert corrector.shapes[0].offset == pytest.approx(-3, abs=0.5)
         for r, prediction, drawn in zip(radii, predictions, given, strict=True):
             truth, bump = bumped(r), bumped(r) & ~disc(r)
@@ -654,7 +656,7 @@ class TestGivenLabels:
         steps = [-2, -1, 0, 1, 2, -1, 1]
         radii = [12 + i / 2 for i in range(len(steps))]
         predictions, labels = [distance_to(r + s) for r, s in zip(radii, steps, strict=True)], [disc(r) for r in radii]
-        corrector = SpatialCorrector(["disc"]).fit(predictions, labels).fit_given(predictions, labels)
+        corrector = compare_given(SpatialCorrector(["disc"]).fit(predictions, labels), predictions, labels)
         assert corrector.shapes[0].own < 0.2
         assert corrector.shapes[0].num_cases == len(steps)
         for prediction, label in zip(predictions, labels, strict=True):
@@ -667,7 +669,7 @@ class TestGivenLabels:
         predictions, labels = off_by(0, radii)
         predictions = [p + e for p, e in zip(predictions, (0.3, -0.3, 0.2, 0, -0.2, 0.3, -0.3), strict=True)]
         given = [disc(r + s) for r, s in zip(radii, steps, strict=True)]
-        corrector = SpatialCorrector(["disc"]).fit(predictions, labels).fit_given(predictions, given)
+        corrector = compare_given(SpatialCorrector(["disc"]).fit(predictions, labels), predictions, given)
         assert corrector.shapes[0].own > 0.98
         for prediction, drawn, label in zip(predictions, given, labels, strict=True):
             assert dice(corrector.transform(prediction, given=drawn) == 1, label) > 0.97
@@ -676,7 +678,9 @@ class TestGivenLabels:
     def test_missed_object_comes_back_as_the_given_one_moved_by_the_offset(self, k):
         predictions, labels = off_by(0)
         given = [disc(r + k) for r in (9, 10, 11, 12)]
-        corrector = SpatialCorrector(["disc"], presence=False).fit(predictions, labels).fit_given(predictions, given)
+        corrector = compare_given(
+            SpatialCorrector(["disc"], presence=False).fit(predictions, labels), predictions, given
+        )
         corrected = corrector.transform(EMPTY, given=given[1]) == 1
         assert dice(corrected, labels[1]) > 0.95 > dice(given[1], labels[1])
 
@@ -685,22 +689,16 @@ class TestGivenLabels:
         predictions, labels = off_by(3)
         corrector = SpatialCorrector(["disc"], **options).fit(predictions, labels)
         if options:
-            corrector.fit_given(predictions, [bumped(r) for r in (9, 10, 11, 12)])
+            corrector = compare_given(corrector, predictions, [bumped(r) for r in (9, 10, 11, 12)])
         for prediction in predictions:
             assert np.array_equal(corrector.transform(prediction, given=bumped(14)), corrector.transform(prediction))
-
-    def test_fit_forgets_what_was_learnt_of_other_labels(self):
-        predictions, labels = off_by(3)
-        corrector = SpatialCorrector(["disc"]).fit(predictions, labels).fit_given(predictions, labels)
-        assert corrector.shapes != [None]
-        assert corrector.fit(predictions, labels).shapes == [None]
 
     def test_softmax_keeps_the_given_shape_too(self):
         predictions, labels = off_by(3)
         exclusive = [np.concatenate([0 * p, p]) for p in predictions]
         given = [shift_boundary(bumped(r), 3).astype(np.int16) for r in (9, 10, 11, 12)]
         corrector = SpatialCorrector(["disc"], output="softmax").fit(exclusive, [m.astype(int) for m in labels])
-        corrector.fit_given(exclusive, [shift_boundary(m.astype(np.uint8), 3) for m in labels])
+        corrector = compare_given(corrector, exclusive, [shift_boundary(m.astype(np.uint8), 3) for m in labels])
         corrected = corrector.transform(exclusive[0], given=given[0]) == 1
         assert dice(corrected, bumped(9)) > dice(corrector.transform(exclusive[0]) == 1, bumped(9))
         assert (corrected & ~shift_boundary(bumped(9), 1.5)).sum() == 0
@@ -716,22 +714,21 @@ def fully_fitted(output="sigmoid"):
         labels = [np.where(m[:1], 1, np.where(m[1:], 2, 0)) for m in labels]
     groups = ["ann"] * 6 + ["ben"] * 6
     corrector = SpatialCorrector(["sometimes", "always"], output=output).fit(predictions, labels, groups=groups)
-    return corrector.fit_given(predictions, labels), predictions, labels
+    return compare_given(corrector, predictions, labels), predictions, labels
 
 
 class TestStateAndReport:
     @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
     def test_state_through_json_gives_identical_labels(self, output):
         corrector, predictions, labels = fully_fitted(output)
-        other = SpatialCorrector(["sometimes", "always"], output=output)
-        other.load_state_dict(json.loads(json.dumps(corrector.state_dict())))
+        other = Fitted.from_dict(json.loads(json.dumps(corrector.to_dict(), allow_nan=False)))
         for prediction, label in zip(predictions, labels, strict=True):
             for options in ({}, {"group": "ann"}, {"given": label}, {"given": label, "group": "ben"}):
                 assert np.array_equal(
                     other.transform(prediction, **options), corrector.transform(prediction, **options)
                 )
         assert other.report() == corrector.report()
-        assert json.dumps(other.state_dict()) == json.dumps(corrector.state_dict())
+        assert json.dumps(other.to_dict()) == json.dumps(corrector.to_dict())
 
     def test_state_with_nan_survives_json(self):
         predictions, labels = off_by(3)
@@ -739,15 +736,9 @@ class TestStateAndReport:
             [np.concatenate([p, EMPTY]) for p in predictions[:1]], [np.concatenate([m, m & False]) for m in labels[:1]]
         )
         assert np.isnan(corrector.bias.mean[1])
-        other = SpatialCorrector(["disc", "never"])
-        other.load_state_dict(json.loads(json.dumps(corrector.state_dict())))
+        other = Fitted.from_dict(json.loads(json.dumps(corrector.to_dict(), allow_nan=False)))
         np.testing.assert_array_equal(other.bias.mean, corrector.bias.mean)
         assert other.bias.verdict == corrector.bias.verdict
-
-    def test_state_of_other_classes_is_refused(self):
-        corrector, *_ = fully_fitted()
-        with pytest.raises(ValueError, match=r"^state_dict must be of a corrector with class_names=\['disc'\], got"):
-            SpatialCorrector(["disc"]).load_state_dict(corrector.state_dict())
 
     def test_report_is_json_without_nan(self):
         corrector, *_ = fully_fitted()
@@ -774,7 +765,9 @@ class TestStateAndReport:
             report = json.loads(json.dumps(corrector.report(), allow_nan=False))
             assert report["classes"]["never"]["bias"] is None
             assert report["classes"]["never"]["verdict"] == "cannot tell"
-            corrector.fit_given([np.concatenate([predictions[0], EMPTY])], [np.concatenate([labels[0], labels[0]])])
+            corrector = compare_given(
+                corrector, [np.concatenate([predictions[0], EMPTY])], [np.concatenate([labels[0], labels[0]])]
+            )
 
 
 class TestKindsOfArray:
@@ -788,7 +781,7 @@ class TestKindsOfArray:
         for kind in (np.copy, as_kind):
             copies = [[kind(a) for a in arrays] for arrays in (predictions, labels, [given, trusted])]
             corrector = SpatialCorrector(["sometimes", "always"], output=output).fit(*copies[:2])
-            corrector.fit_given(*copies[:2])
+            corrector = compare_given(corrector, *copies[:2])
             results.append(corrector.transform(copies[0][0], given=copies[2][0], trusted=copies[2][1]))
             assert isinstance(results[-1], np.ndarray)
             for arrays, originals in zip(copies, (predictions, labels, [given, trusted]), strict=True):
@@ -800,7 +793,7 @@ class TestKindsOfArray:
         corrector, predictions, labels = fully_fitted()
         for array in (*predictions, *labels):
             array.setflags(write=False)
-        again = SpatialCorrector(["sometimes", "always"]).fit(predictions, labels).fit_given(predictions, labels)
+        again = compare_given(SpatialCorrector(["sometimes", "always"]).fit(predictions, labels), predictions, labels)
         result = again.transform(predictions[0], given=labels[0], trusted=labels[0][:1])
         assert result.flags.writeable
         assert again.bias.mean.tolist() == corrector.bias.mean.tolist()
@@ -947,21 +940,6 @@ def test_clean_cases_that_do_not_fit_are_refused(options, predictions, labels, f
 
 
 @pytest.mark.parametrize(
-    "call",
-    [
-        pytest.param(lambda c: c.transform(ONE[0][0]), id="transform"),
-        pytest.param(lambda c: c.scores(ONE[0][0]), id="scores"),
-        pytest.param(lambda c: c.fit_given(*ONE), id="fit_given"),
-        pytest.param(lambda c: c.state_dict(), id="state_dict"),
-        pytest.param(lambda c: c.report(), id="report"),
-    ],
-)
-def test_nothing_works_before_fit(call):
-    with pytest.raises(ValueError, match=r"^fit must be called first: without clean cases nothing is known"):
-        call(SpatialCorrector(["disc"]))
-
-
-@pytest.mark.parametrize(
     ("prediction", "options", "message"),
     [
         pytest.param(NAN, {}, r"^A prediction must be finite, got nan or infinite", id="nan"),
@@ -1020,7 +998,7 @@ def test_labels_that_would_not_gain_stay(output):
     rough = [np.where(rng.random(label.shape) < 0.02, -1, 1) * np.where(label, 1.0, -1.0) for label in labels]
     if output == "softmax":
         rough = [np.concatenate([np.zeros_like(r), r]) for r in rough]
-    corrector = SpatialCorrector(["disc"], output=output).fit(rough, labels).fit_given(rough, labels)
+    corrector = compare_given(SpatialCorrector(["disc"], output=output).fit(rough, labels), rough, labels)
     assert corrector.fits[0].source == "keep"
     for prediction, label in zip(rough, labels, strict=True):
         given = np.roll(label, 1, axis=1)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.fitting import fold_numbers, judge_labels, upper_bound
+from monai_sc.correction import SpatialCorrector, compare_given
+from monai_sc.correction.class_fit import judge_labels, upper_bound
+from monai_sc.correction.fitting import fold_numbers
 
 SIZE = 64
 UNITS = [1.0, 0.7, 0.07, 7e-4, 700.0, 0.00025]
@@ -113,12 +114,12 @@ class TestNoNetwork:
             return drawn
 
         clean, given = ([label(half + k) for half in (9, 10, 11, 12)] for k in (0, 3))
-        corrector = SpatialCorrector(["slab"], output=output, ignore_value=255).fit(None, clean, given=given)
-        assert np.array_equal(corrector.transform(given=given[0]), clean[0])
+        corrector = SpatialCorrector(["slab"], output=output, ignore_value=255)
+        assert np.array_equal(corrector.fit(None, clean, given=given).transform(given=given[0]), clean[0])
         predictions = [np.where(given_label == 1, 4.0, -4.0) for given_label in given]
         if output == "softmax":
             predictions = [np.concatenate([-p, p]) for p in predictions]
-        corrector.fit(predictions, clean, given=given)
+        corrector = corrector.fit(predictions, clean, given=given)
         assert np.array_equal(corrector.transform(predictions[0], given=given[0])[:, :, :30], clean[0][:, :, :30])
 
     def test_label_that_is_wholly_unknown_stays(self):
@@ -152,7 +153,7 @@ class TestOneUnitInside:
         found = []
         for spacing in spacings:
             corrector = SpatialCorrector(["disc"]).fit(predictions, clean, given=given, spacing=spacing)
-            corrector.fit_given(predictions, given, spacing=spacing)
+            corrector = compare_given(corrector, predictions, given, spacing=spacing)
             labels = [corrector.transform(p, given=g, spacing=spacing) for p, g in zip(predictions, given, strict=True)]
             found.append((corrector, labels, [corrector.transform(p, spacing=spacing) for p in predictions]))
         (first, *masks), (second, *others) = found
@@ -186,29 +187,6 @@ class TestOneUnitInside:
         corrector = SpatialCorrector(["disc"]).fit(predictions, clean, spacing=fitted)
         with pytest.raises(ValueError, match=r"^spacing must be given (always or never|here as it was for fit), got"):
             corrector.transform(predictions[0], spacing=asked)
-
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            ("output", "softmax"),
-            ("probabilities", True),
-            ("representation", "distance"),
-            ("gamma", 0.5),
-            ("metric", "taxicab"),
-            ("region", "image"),
-            ("presence", False),
-            ("shape_weight", 0.25),
-            ("max_shift", 2.0),
-            ("tolerance", 0.5),
-            ("ignore_value", 9),
-        ],
-    )
-    def test_state_is_refused_by_a_corrector_with_another_option(self, name, value):
-        predictions, clean, _ = reader_cases(3, 4)
-        state = SpatialCorrector(["disc"]).fit(predictions, clean, spacing=(0.7, 0.7)).state_dict()
-        assert state["unit"] == 0.7
-        with pytest.raises(ValueError, match=rf"^state_dict must be of a corrector with {name}="):
-            SpatialCorrector(["disc"], **{name: value}).load_state_dict(state)
 
 
 class TestJudgedByOthers:
@@ -245,7 +223,7 @@ class TestJudgedByOthers:
         exclusive = Counting([np.concatenate([0 * p, p]) for p in predictions])
         labels = [m.astype(np.uint8) for m in clean]
         corrector = SpatialCorrector(["disc"], output="softmax")
-        corrector.fit(exclusive, labels, given=[g.astype(np.uint8) for g in given])
+        corrector = corrector.fit(exclusive, labels, given=[g.astype(np.uint8) for g in given])
         assert exclusive.reads <= 3  # one of them looks whether it can be read again
 
     @pytest.mark.parametrize("number", [2, 4, 8])
@@ -287,7 +265,7 @@ class TestJudgedByOthers:
         predictions, clean, given = reader_cases(6, 16, bias=bias, spread=spread)
         corrector = SpatialCorrector(["disc"]).fit(predictions[:1], clean[:1], given=given[:1] if pair else None)
         assert corrector.corrections[0].representation == "none"
-        corrector.fit_given(predictions[1:], given[1:])
+        corrector = compare_given(corrector, predictions[1:], given[1:])
         (fit,) = corrector.fits
         assert (fit.source != "keep") == moved
         assert "a single clean case" in fit.judged.note
@@ -317,16 +295,16 @@ class TestSources:
         _, clean, given = reader_cases(9, 6)
         rng = np.random.default_rng(0)
         weak = [distance_to(9, centre=rng.uniform(20, 44, 2).tolist()) for _ in clean]
-        corrector = SpatialCorrector(["disc"]).fit(weak, clean, given=given).fit_given(weak, given)
+        corrector = compare_given(SpatialCorrector(["disc"]).fit(weak, clean, given=given), weak, given)
         assert not corrector.fits[0].learnt
         assert corrector.fits[0].source == "move"
-        alone = SpatialCorrector(["disc"]).fit(weak, clean).fit_given(weak, given)
+        alone = compare_given(SpatialCorrector(["disc"]).fit(weak, clean), weak, given)
         assert alone.fits[0].source == "keep"
 
     def test_without_pairs_labels_are_corrected_by_what_they_are_off_from_corrected_predictions(self):
         predictions, clean, given = reader_cases(10, 24)
         corrector = SpatialCorrector(["disc"]).fit(predictions[:8], clean[:8])
-        corrector.fit_given(predictions[8:], given[8:])
+        corrector = compare_given(corrector, predictions[8:], given[8:])
         assert corrector.fits[0].source in ("move", "blend")
         assert corrector.moves[0].shift == pytest.approx(-3, abs=0.6)
         after = [
@@ -360,8 +338,8 @@ class TestSources:
             own = []
             for weight in (0.0, 0.5):
                 corrector = SpatialCorrector(["disc"], shape_weight=weight)
-                corrector.fit([c[0] for c in clean], [c[1] for c in clean], groups=[c[3] for c in clean])
-                corrector.fit_given(columns[0], columns[2], groups=columns[3])
+                corrector = corrector.fit([c[0] for c in clean], [c[1] for c in clean], groups=[c[3] for c in clean])
+                corrector = compare_given(corrector, columns[0], columns[2], groups=columns[3])
                 labels = [corrector.transform(p, given=g, group=group) == 1 for p, _, g, group in training]
                 own.append(np.mean([dice(label, c[1]) for label, c in zip(labels, training, strict=True)]))
             means.append(own)
@@ -403,11 +381,11 @@ class TestSources:
         pytest.param([0.1] * 5, 0.1, 0.1, id="all-equal"),
         pytest.param([0.05, 0.1, 0.07, 0.12, 0.06], 0.12, 0.5, id="above-the-largest"),
         pytest.param([0.04], 0.1, 0.1, id="one"),
-        pytest.param([], np.inf, np.inf, id="none"),
     ],
 )
 def test_upper_bound_is_at_least_the_largest(values, low, high):
     assert low - 1e-9 <= upper_bound(values) <= high + 1e-9
+    assert np.isnan(upper_bound([]))
 
 
 def test_labels_of_new_cases_hardly_ever_get_worse_in_random_set_ups():
@@ -434,7 +412,7 @@ def test_labels_that_scatter_by_more_than_a_close_network_are_blended_with_it(sc
     radii = rng.uniform(14, 18, 24)
     predictions = [depth(r + e) for r, e in zip(radii, rng.normal(0, 0.5, 24), strict=True)]
     given = [depth(r + sign * scatter) >= 0 for r, sign in zip(radii, np.tile([1, -1], 12), strict=True)]
-    corrector = SpatialCorrector(["disc"]).fit(clean, truth).fit_given(predictions, given)
+    corrector = compare_given(SpatialCorrector(["disc"]).fit(clean, truth), predictions, given)
     assert corrector.fits[0].source == ("blend" if scatter else "keep")
     new, true = depth(16.3), depth(16) >= 0
     if scatter:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from monai_sc.correction import PresenceRates, PresenceRule
+from monai_sc.correction import PresenceRates
 from monai_sc.correction.presence import (
     FEATURES,
     RISK,
@@ -241,16 +240,6 @@ def test_next_object_that_is_there_falls_under_the_threshold_seldom():
         dropped += rule is not None and not rule.keeps(case([values[10]], feature="size").features)[0]
     assert found > 200
     assert stats.binomtest(dropped, found, RISK, alternative="greater").pvalue > 0.01
-
-
-def test_rule_survives_json():
-    rule = chosen(BOTH)
-    assert PresenceRule.from_dict(json.loads(json.dumps(rule.as_dict()))) == rule
-
-
-def test_rates_survive_json():
-    rates = presence_rates([True, False], [True, True])
-    assert PresenceRates.from_dict(json.loads(json.dumps(rates.as_dict()))).missed_interval == rates.missed_interval
 
 
 def test_no_object_is_as_small_as_the_smallest():

@@ -11,7 +11,7 @@ from monai.transforms import SpatialPad
 from monai_sc.correction.fitting import Judgement
 from monai_sc.functional.masks import dice
 from monai_sc.handlers.clean_check import check_clean_cases, held_out_dice, judged_epochs, nothing_found, remember_best
-from tests.handlers.test_correction_options import options_of
+from tests.handlers.correcting import options_of
 
 NAMES = ["outer", "inner"]
 Y, X = np.mgrid[:40, :40]
@@ -170,8 +170,8 @@ def test_without_a_usable_case_there_is_no_bias():
         (lambda c: c.update(label=c["label"].int() * 2), {}, r"label must hold the values 0 to 1 only, got 2;"),
         (
             lambda c: c["image"].meta.pop("original_affine"),
-            {"max_shift_mm": 2.0},
-            r"^max_shift_mm needs the size of a voxel",
+            {"max_shift": 2.0},
+            r"^max_shift needs the size of a voxel",
         ),
     ],
     ids=["shape", "channels", "values", "no-mm"],
@@ -185,7 +185,7 @@ def test_unfit_clean_cases_are_refused(change, options, message):
 
 
 def test_largest_shift_is_told_in_mm():
-    options = {"max_shift_mm": 1.0, "representation": "distance"}
+    options = {"max_shift": 1.0, "representation": "distance"}
     corrector, _, _ = check(clean_cases(voxel_mm=(0.5,) * 3), **options)
     assert corrector.max_shift == 2.0
     assert corrector.shift(0) == -2.0

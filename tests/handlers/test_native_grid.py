@@ -32,9 +32,9 @@ from monai.utils import convert_to_tensor
 from scipy.spatial import KDTree
 from scipy.spatial.transform import Rotation
 
-from monai_sc.handlers import SpatialCorrectionHandler
 from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
+from tests.handlers.correcting import handler_of
 
 BIAS = 3.0  # mm; the given labels are too large by it, and so is what the network has learnt from them
 RADIUS = 14.0  # mm
@@ -162,7 +162,7 @@ def run(
     chain = Compose([*image_loading(), scale(), LoadLabeld("label"), *spatial(both), SelectItemsd(["id", *both])])
     relabel = Compose([*image_loading(), scale(), *spatial(image), SelectItemsd(["id", "image"])])
     network = Dilated()
-    handler = SpatialCorrectionHandler(
+    handler = handler_of(
         store,
         clean_loader=DataLoader(Dataset(clean, chain), batch_size=1),
         relabel_loader=DataLoader(Dataset(store.cases, relabel), batch_size=1),

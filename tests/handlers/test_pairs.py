@@ -21,7 +21,7 @@ from monai_sc.functional.masks import dice
 from monai_sc.handlers.pairs import exclusive_masks, file_voxel, is_moved, judge_fit, move_labels, pair_moves
 from monai_sc.store import LabelStore
 from monai_sc.transforms import RandMarkovLabelNoise
-from tests.handlers.test_correction_options import options_of
+from tests.handlers.correcting import options_of
 from tests.handlers.test_spatial_correction import (
     AFFINE,
     Offset,
@@ -339,22 +339,22 @@ def test_groups_of_pairs_are_moved_by_shifts_of_their_own(tmp_path):
     assert not move_labels(store, options_for(store), LOGGER)  # one shift for all serves nobody
 
 
-def test_labels_are_moved_no_farther_than_max_shift_mm(tmp_path):
+def test_labels_are_moved_no_farther_than_max_shift(tmp_path):
     store = store_of(tmp_path)
-    assert move_labels(store, options_for(store, max_shift_mm=1.0), LOGGER)
+    assert move_labels(store, options_for(store, max_shift=1.0), LOGGER)
     assert store.record(1)["label_shift"] == [-2.0]
     store.discard(1)
-    assert move_labels(store, options_for(store, max_shift_mm=1.0, voxel_mm=1.0), LOGGER)
+    assert move_labels(store, options_for(store, max_shift=1.0, voxel_mm=1.0), LOGGER)
     assert store.record(1)["label_shift"] == [-1.0]
 
 
-def test_max_shift_mm_needs_the_size_of_a_voxel(tmp_path, monkeypatch):
+def test_max_shift_needs_the_size_of_a_voxel(tmp_path, monkeypatch):
     store = store_of(tmp_path)
     monkeypatch.setattr(store, "load", lambda files, case: torch.zeros(1, 4, 4))
-    options = options_for(store, max_shift_mm=1.0)
+    options = options_for(store, max_shift=1.0)
     assert file_voxel(store, "case0", options)[0] == (1.0, 1.0)
     assert math.isnan(file_voxel(store, "case0", options)[1])
-    with pytest.raises(ValueError, match=r"^max_shift_mm needs the size of a voxel, .*; give voxel_mm\.$"):
+    with pytest.raises(ValueError, match=r"^max_shift needs the size of a voxel, .*; give voxel_mm\.$"):
         pair_moves(store, 0, options)
 
 

@@ -9,19 +9,19 @@ import torch
 from monai.data import DataLoader, Dataset
 from monai.engines import SupervisedTrainer
 from monai.transforms import BorderPadd, Compose, LoadImaged, SelectItemsd
+from monai_sc.correction.shape import GivenShape
 
 from monai_sc.correction.fitting import ClassBias, ClassFit, Judgement
 from monai_sc.correction.label import DIFFERS, EMPTIED
 from monai_sc.correction.presence import PresenceRule, presence_rates
-from monai_sc.correction.shape import GivenShape
 from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.correction.state import plain, read_fit
 from monai_sc.functional.masks import dice
 from monai_sc.handlers import relabelling as module
 from monai_sc.handlers.relabelling import Relabelling, as_judged, told_source
 from monai_sc.store import LabelStore
+from tests.handlers.correcting import options_of
 from tests.handlers.test_clean_check import NAMES, depth
-from tests.handlers.test_correction_options import options_of
 
 AFFINE = np.diag([0.5, 0.5, 1.0, 1.0])
 WRONG = (3, 1)  # voxels by which the labels of each class are too large
@@ -422,7 +422,7 @@ def test_label_that_differs_from_the_moved_one_too_much_is_to_be_checked(build, 
 
 
 def test_label_is_moved_no_farther_than_the_largest_shift(build):
-    relabelling, store = build(dice_after=0.6, shape_weight=0.5, max_shift_mm=1.0)  # two voxels
+    relabelling, store = build(dice_after=0.6, shape_weight=0.5, max_shift=1.0)  # two voxels
     record = record_of(relabelling, bias=(-3.0, -1.0))
     assert record["sources"] == ["move", "move"]
     relabelling.write_round(record)

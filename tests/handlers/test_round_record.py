@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from monai_sc.handlers.correction_options import CorrectionOptions
 
 from monai_sc.correction.fitting import ClassBias
 from monai_sc.correction.shifts import ClassCorrection
-from monai_sc.handlers.correction_options import CorrectionOptions
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 
 OPTIONS = CorrectionOptions(
@@ -22,7 +22,7 @@ OPTIONS = CorrectionOptions(
     output="sigmoid",
     shape_weight=0.5,
     presence=True,
-    max_shift_mm=None,
+    max_shift=None,
     group_key=None,
     voxel_mm=None,
     keep_converged=False,

@@ -37,11 +37,12 @@ from monai.transforms import (
 from monai.utils import convert_to_tensor
 
 from monai_sc.functional import shift_boundary
-from monai_sc.handlers import ResumeHandler, RoundEvents, SpatialCorrectionHandler
+from monai_sc.handlers import ResumeHandler, RoundEvents
 from monai_sc.reports import summarise_run
 from monai_sc.reports.page import RunSource
 from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
+from tests.handlers.correcting import handler_of
 
 SIZE = 40
 AFFINE = np.diag([0.5, 0.5, 0.5, 1.0])
@@ -133,9 +134,7 @@ def build(
         "evaluator": evaluator,
         "progress": False,
     } | options
-    handler = SpatialCorrectionHandler(
-        store, clean_loader=loaders["clean"], relabel_loader=loaders["relabel"], **options
-    )
+    handler = handler_of(store, clean_loader=loaders["clean"], relabel_loader=loaders["relabel"], **options)
 
     def loss(logits, label):
         logits, label = (convert_to_tensor(x, track_meta=False) for x in (logits, label))
@@ -374,7 +373,7 @@ def test_converged_class_gets_the_prediction_or_stays(tmp_path, options, number,
 
     network = Two()
     relabel = DataLoader(Dataset(store.cases, Compose([load_image(), SelectItemsd(["id", "image"])])), batch_size=1)
-    handler = SpatialCorrectionHandler(
+    handler = handler_of(
         store,
         clean_loader=DataLoader(Dataset(clean)),
         relabel_loader=relabel,
@@ -422,7 +421,7 @@ def test_undefined_class_among_others_is_left_alone(tmp_path, caplog):
     network = Ghost()
     image = distance_image(9)[None]
     clean = [{"id": "c", "image": image, "label": (image >= 0).repeat(2, 0)}]
-    handler = SpatialCorrectionHandler(
+    handler = handler_of(
         store,
         clean_loader=DataLoader(Dataset(clean)),
         relabel_loader=DataLoader(Dataset(store.cases, Compose([load_image(), SelectItemsd(["id", "image"])]))),
@@ -839,9 +838,7 @@ def test_bad_option_is_refused(tmp_path, options, message):
     cases = make_cases(tmp_path / "data", 1, 0.0)
     options = {"epochs_per_round": 1} | options
     with pytest.raises(ValueError, match=message):
-        SpatialCorrectionHandler(
-            LabelStore(tmp_path / "labels", cases), clean_loader=None, relabel_loader=None, **options
-        )
+        handler_of(LabelStore(tmp_path / "labels", cases), clean_loader=None, relabel_loader=None, **options)
 
 
 def test_other_engine_is_refused(tmp_path):
@@ -1184,17 +1181,17 @@ def test_trusted_voxels_keep_their_label(tmp_path):
         assert (before[SIZE // 2 :] != after[SIZE // 2 :]).any()
 
 
-def test_boundary_moves_no_farther_than_max_shift_mm(tmp_path):
-    trainer, _, store = build(tmp_path, rounds=1, max_shift_mm=0.5, shape_weight=0.0)  # a voxel is half a mm
+def test_boundary_moves_no_farther_than_max_shift(tmp_path):
+    trainer, _, store = build(tmp_path, rounds=1, max_shift=0.5, shape_weight=0.0)  # a voxel is half a mm
     trainer.run()
     assert store.record(1)["shift"] == [-1.0]
 
 
-def test_max_shift_mm_without_the_size_of_a_voxel_is_refused(tmp_path):
-    trainer, handler, _ = build(tmp_path, rounds=1, max_shift_mm=0.5)
+def test_max_shift_without_the_size_of_a_voxel_is_refused(tmp_path):
+    trainer, handler, _ = build(tmp_path, rounds=1, max_shift=0.5)
     plain = [{"id": "c", "image": distance_image(9)[None], "label": (distance_image(9) >= 0)[None]}]
     handler.clean_loader = DataLoader(Dataset(plain), batch_size=1)
-    with pytest.raises(ValueError, match=r"^max_shift_mm needs the size of a voxel, .*; give voxel_mm\.$"):
+    with pytest.raises(ValueError, match=r"^max_shift needs the size of a voxel, .*; give voxel_mm\.$"):
         trainer.run()
 
 
@@ -1245,7 +1242,7 @@ def test_ignored_voxels_of_clean_cases_do_not_count(tmp_path):
     [
         ({"output": "tanh"}, r"^output must be one of 'sigmoid', 'softmax', got 'tanh'\.$"),
         ({"shape_weight": 2}, r"^shape_weight must be in \[0, 1\], got 2\.$"),
-        ({"max_shift_mm": -1}, r"^max_shift_mm must be at least 0 or None, got -1\.$"),
+        ({"max_shift": -1}, r"^max_shift must be at least 0 or None, got -1\.$"),
         ({"checks_per_round": 0}, r"^checks_per_round must be at least 1 check, got 0\.$"),
         ({"folds": 0}, r"^folds must be at least 1 fold, got 0\.$"),
     ],
@@ -1290,7 +1287,7 @@ def correct_pairs(tmp_path):
     store = LabelStore(tmp_path / "labels", lists["case"], class_names=["left", "right"], **values)
     label = [LoadLabeld("label", **values), SelectItemsd(["id", "image", "label"])]
     network = Pair(3.0)
-    handler = SpatialCorrectionHandler(
+    handler = handler_of(
         store,
         clean_loader=DataLoader(Dataset(lists["clean"], Compose([load_image(), *label])), batch_size=2),
         relabel_loader=DataLoader(Dataset(store.cases, Compose([load_image(), SelectItemsd(["id", "image"])]))),

@@ -28,6 +28,7 @@ from monai.transforms import AsDiscreted, Compose, LoadImaged, RandAxisFlipd, Se
 from monai.utils import convert_to_tensor, set_determinism
 
 from monai_sc.benchmark.methods import ConfidentLearningHandler
+from monai_sc.correction import SpatialCorrector
 from monai_sc.functional import shift_boundary
 from monai_sc.handlers import ResumeHandler, SpatialCorrectionHandler
 from monai_sc.parallel import gather
@@ -156,10 +157,10 @@ def build(
     else:
         handler = SpatialCorrectionHandler(
             store,
+            SpatialCorrector(store.class_names, **({} if pairs else {"representation": "logit", "gamma": 0.6})),
             **common,
             clean_loader=clean_loader,
             evaluator=evaluator,
-            **({"representation": "auto"} if pairs else {"representation": "logit", "gamma": 0.6}),
             checks_per_round=2,
         )
     trainer = SupervisedTrainer(

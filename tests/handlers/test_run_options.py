@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 from monai.data import MetaTensor
+from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 
 from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.handlers import correction_options
-from monai_sc.handlers.correction_options import CorrectionOptions, in_unit
 
 OBLIQUE = np.array([[0.0, 0, 4.0, 1], [2.0, 0, 0, 2], [0, 3.0, 0, 3], [0, 0, 0, 1]])  # voxels of 2, 3 and 4 mm
 
@@ -24,7 +24,7 @@ def options_of(**changes):
         "output": "sigmoid",
         "shape_weight": 0.25,
         "presence": True,
-        "max_shift_mm": None,
+        "max_shift": None,
         "group_key": None,
         "voxel_mm": None,
         "keep_converged": False,
@@ -48,7 +48,7 @@ def test_a_checkpoint_holds_what_the_labels_depend_on():
         "output": "sigmoid",
         "shape_weight": 0.25,
         "presence": True,
-        "max_shift_mm": None,
+        "max_shift": None,
         "group_key": "site",
         "voxel_mm": None,
         "keep_converged": False,
@@ -57,7 +57,7 @@ def test_a_checkpoint_holds_what_the_labels_depend_on():
 
 def test_corrector_has_the_options():
     changes = {"output": "softmax", "representation": "logit", "metric": "taxicab", "region": "image"}
-    corrector = options_of(**changes, max_shift_mm=3.0).corrector(2.0)
+    corrector = options_of(**changes, max_shift=3.0).corrector(2.0)
     assert {name: getattr(corrector, name) for name in changes} == changes
     assert (corrector.class_names, corrector.gamma, corrector.shape_weight) == (["liver", "lesion"], 0.5, 0.25)
     assert corrector.max_shift == 1.5
@@ -81,9 +81,9 @@ def test_corrector_goes_on_from_a_state():
         options_of(gamma=1.0).corrector(1.0, corrector.state_dict())
 
 
-@pytest.mark.parametrize("key", ["gamma", "shape_weight", "max_shift_mm"])
+@pytest.mark.parametrize("key", ["gamma", "shape_weight", "max_shift"])
 def test_limits_of_a_range_belong_to_it(key):
-    for value in {"gamma": (1e-6, 1), "shape_weight": (0, 1), "max_shift_mm": (0, 1e6)}[key]:
+    for value in {"gamma": (1e-6, 1), "shape_weight": (0, 1), "max_shift": (0, 1e6)}[key]:
         assert getattr(options_of(**{key: value}), key) == value
 
 
