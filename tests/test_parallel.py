@@ -116,14 +116,14 @@ def test_corrector_fitted_in_parts_is_the_one_fitted_at_once(positions, output, 
 
     def fit(chosen, **options):
         corrector = SpatialCorrector(["outer", "inner"], output=output, representation=representation)
-        corrector.fit(
+        fitted = corrector.fit(
             [predictions[i] for i in chosen],
             [labels[i] for i in chosen],
             spacing=[sizes[i] for i in chosen],
             groups=[groups[i] for i in chosen],
             **options,
         )
-        return json.dumps(corrector.state_dict())  # in which nan is equal to itself
+        return json.dumps(fitted.to_dict())  # in which nan is equal to itself
 
     whole = fit(range(7))
     exchange, parts = Exchange(positions), {}

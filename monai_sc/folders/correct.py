@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -245,10 +245,10 @@ class _Correction:
     """
 
     corrector: SpatialCorrector
-    fitted: Fitted = field(init=False)
     folders: CorrectionFolders
     target: Path
     settings: Mapping[str, Any]
+    fitted: Fitted = field(init=False)
 
     def fit(self, progress: bool) -> None:
         """Fit the corrector on the clean labels, and on a sample of the given ones if there are predictions."""

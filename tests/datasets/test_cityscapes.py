@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from monai_sc.datasets.cityscapes import CityscapesLayout, write_cityscapes
-from tests.files import contents, picture
+from tests.contents import contents, picture
 
 FRAME = "aachen/aachen_000002_000019"
 IMAGE = f"leftImg8bit/train/{FRAME}_leftImg8bit.png"

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from monai_sc.datasets.isic2017 import Isic2017Layout, write_isic2017
-from tests.files import contents, picture
+from tests.contents import contents, picture
 
 DATA, TRUTH = "ISIC-2017_Training_Data", "ISIC-2017_Training_Part1_GroundTruth"
 IMAGE, MASK = f"{DATA}/ISIC_0000000.jpg", f"{TRUTH}/ISIC_0000000_segmentation.png"

@@ -15,7 +15,7 @@ from monai_sc.datasets.jsrt import (
     write_jsrt,
     write_jsrt_ready,
 )
-from tests.files import picture
+from tests.contents import picture
 
 FIRST = "JPCLN001"
 IMAGE = f"All247images/{FIRST}.IMG"

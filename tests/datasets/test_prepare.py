@@ -16,7 +16,7 @@ from monai_sc.datasets.layout import SPLITS, Content, SourceCase
 from monai_sc.datasets.prepare import LAYOUTS
 from monai_sc.store import usable_cases
 from monai_sc.transforms import LoadLabel
-from tests.files import contents
+from tests.contents import contents
 from tests.forked import run_forked
 
 ISIC = "ISIC-2017_Training_Data/ISIC_0000000.jpg"

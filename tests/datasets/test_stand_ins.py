@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contents import contents
 from tests.datasets.writers import WRITERS
-from tests.files import contents
 
 every_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 

@@ -21,7 +21,7 @@ from monai_sc.reports import write_audit
 from monai_sc.reports.page import open_source, write_page
 from monai_sc.store import LabelStore, usable_cases
 from monai_sc.transforms import RandTranslateLabel
-from tests.files import contents
+from tests.contents import contents
 
 REFUSED = {
     "up": "../x",

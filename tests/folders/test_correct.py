@@ -15,7 +15,7 @@ from PIL import Image
 from monai_sc.__main__ import main
 from monai_sc.files.predictions import find_prediction, load_prediction
 from monai_sc.folders import audit_folder, correct_folder
-from tests.files import contents
+from tests.contents import contents
 
 AFFINE = np.array([[-0.8, 0, 0, 10], [0, 0.8, 0, 20], [0, 0, 2.0, 30], [0, 0, 0, 1]])
 SIZE = np.array([0.8, 0.8, 2.0])

@@ -17,7 +17,7 @@ from monai_sc.folders import correct as correct_module
 from monai_sc.folders.noise_choice import NoiseChoice
 from monai_sc.folders.parts import Exchange, key_of
 from monai_sc.reports.audit import write_audit
-from tests.files import contents
+from tests.contents import contents
 from tests.forked import Forked, run_forked
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}

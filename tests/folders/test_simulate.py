@@ -25,7 +25,7 @@ from monai_sc.folders.simulate import simulate_folder, summarise_simulation
 from monai_sc.folders.simulated_case import SimulationError
 from monai_sc.functional import boundary_displacement, case_seed, markov_label_noise
 from monai_sc.transforms import RandDilateErodeLabel
-from tests.files import contents
+from tests.contents import contents
 from tests.forked import run_forked
 
 PARAMETERS = {"num_steps": 3, "expansion_prob": 0.8, "march_prob": 0.6, "flip_prob": 0.01}

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from monai_sc import functional
-from monai_sc.correction import SpatialCorrector
+from monai_sc.correction import Fitted, SpatialCorrector, compare_given
 
 from .checks import is_finite_like
 from .inputs import Call, Draw, as_numpy
@@ -83,10 +83,10 @@ def corrector(draw: Draw) -> Call:
     ignore = [draw.mask(size) for _ in labels] if draw.happens(0.3) else None
 
     def run():
-        made = SpatialCorrector([f"class {k}" for k in range(number)], **options)
-        made.fit(said, labels, spacing=spacing, ignore=ignore).fit_given(said, labels, spacing=spacing)
-        again = SpatialCorrector(made.class_names, **options)
-        again.load_state_dict(json.loads(json.dumps(made.state_dict())))
+        corrector = SpatialCorrector([f"class {k}" for k in range(number)], **options)
+        made = corrector.fit(said, labels, spacing=spacing, ignore=ignore)
+        made = compare_given(made, said, labels, spacing=spacing)
+        again = Fitted.from_dict(json.loads(json.dumps(made.to_dict(), allow_nan=False)))
         given = {"given": labels[0], "trusted": trusted, "spacing": spacing}
         return made.transform(said[0], **given), again.transform(said[0], **given)
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from monai_sc import functional
+from monai_sc.benchmark import methods
 
 from .checks import has_distances, is_same_kind, on_label
 from .inputs import Call, Draw, as_numpy
@@ -157,7 +158,7 @@ def confident(draw: Draw) -> Call:
     prune = draw.option(("both", "class", "noise_rate"), ("none",))
 
     def run():
-        learning = functional.ConfidentLearning(groups, classes, prune=prune)
+        learning = methods.ConfidentLearning(groups, classes, prune=prune)
         learning.add(chances, label)
         learning.add_confident(chances, label)
         return learning, learning.flagged(chances, label)
@@ -173,7 +174,7 @@ def confident(draw: Draw) -> Call:
 def noise_rate(draw: Draw) -> Call:
     channels = draw.option(((1,), (2,)), ((1, 2, 3),))
     pairs = [pair_of_labels(draw, channels) for _ in range(draw.option((1, 2, 3), (0, 3)))]
-    return Call([pairs], lambda: functional.estimate_noise_rate(pairs), lambda r: 0 <= r <= 1)
+    return Call([pairs], lambda: methods.estimate_noise_rate(pairs), lambda r: 0 <= r <= 1)
 
 
 def small_loss(draw: Draw) -> Call:
@@ -194,7 +195,7 @@ def small_loss(draw: Draw) -> Call:
             and bool((count.numpy() == expected).all())
         )
 
-    return Call([loss, candidates], lambda: functional.select_small_loss(loss, candidates, fraction), is_right)
+    return Call([loss, candidates], lambda: methods.select_small_loss(loss, candidates, fraction), is_right)
 
 
 def validation_size(draw: Draw) -> Call:

@@ -27,7 +27,7 @@ from monai_sc.benchmark.methods import ConfidentLearningHandler
 from monai_sc.handlers import ResumeHandler
 from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
-from tests.files import contents
+from tests.contents import contents
 
 SIZE = 32
 AFFINE = np.diag([0.5, 0.5, 0.5, 1.0])
