@@ -9,6 +9,7 @@ from monai.bundle import ConfigParser
 from monai.data import MetaTensor
 from monai.transforms import AsDiscreted, Compose, Spacingd
 
+from monai_sc.correction import SpatialCorrector
 from monai_sc.functional import correct_boundary, signed_distance
 from monai_sc.transforms import SpatialCorrection, SpatialCorrectionD, SpatialCorrectiond, SpatialCorrectionDict
 
@@ -147,3 +148,74 @@ def test_arrays_that_cannot_be_tensors_as_they_are_are_corrected(label, change):
     given = change(logits_of(label))
     corrected = SpatialCorrection(-1.0, as_label=False)(given)
     assert np.array_equal(corrected, correct_boundary(np.array(given, given.dtype.newbyteorder("=")), -1.0))
+
+
+def fitted(output="sigmoid", spacing=None, groups=None):
+    """Return a correction of discs that are predicted three voxels too large, beside false specks, and a case."""
+    y, x = np.mgrid[:64, :64] - 32
+
+    def case(radius, k, speck=True):
+        logit = radius + k - np.hypot(y, x)
+        speck = 2 - np.hypot(y - 24, x - 24) if speck else logit
+        return np.maximum(logit, np.minimum(speck, 0.3))[None].astype(np.float32), (np.hypot(y, x) <= radius)[None]
+
+    cases = [case(9 + i % 4, 3) for i in range(8)]
+    predictions, labels = [p for p, _ in cases], [m.astype(np.uint8) for _, m in cases]
+    if output == "softmax":
+        predictions = [np.concatenate([0 * p, p]) for p in predictions]
+    found = SpatialCorrector(["disc"], output=output).fit(predictions, labels, spacing=spacing, groups=groups)
+    return found, predictions[0], labels[0]
+
+
+@pytest.mark.parametrize("output", ["sigmoid", "softmax"])
+@pytest.mark.parametrize("as_file", [False, True])
+def test_fitted_corrector_moves_boundaries_and_drops_false_objects(tmp_path, output, as_file):
+    corrector, prediction, label = fitted(output)
+    assert corrector.rules[0] is not None
+    corrector.save(tmp_path / "corrector.json")
+    given = tmp_path / "corrector.json" if as_file else corrector
+    logits = MetaTensor(torch.from_numpy(prediction), affine=np.diag([2.0, 2, 1, 1]))
+    out = SpatialCorrectiond("pred", corrector=given)({"pred": logits})["pred"]
+    assert isinstance(out, MetaTensor)
+    assert (out.dtype, out.shape) == (logits.dtype, (1, 64, 64))
+    assert torch.equal(out.affine, logits.affine)
+    np.testing.assert_array_equal(out, corrector.transform(prediction))
+    assert (np.asarray(out) != label).mean() < 0.01
+    scores = SpatialCorrection(corrector=corrector, as_label=False)(prediction)
+    np.testing.assert_array_equal(np.asarray(scores) >= 0, np.asarray(out) == 1)
+
+
+def test_fitted_corrector_measures_in_the_voxels_of_the_image():
+    corrector, prediction, label = fitted(spacing=(0.5, 0.5))
+    logits = MetaTensor(torch.from_numpy(prediction), affine=np.diag([0.5, 0.5, 1, 1]))
+    out = SpatialCorrection(corrector=corrector)(logits)
+    np.testing.assert_array_equal(out, SpatialCorrection(corrector=corrector, spacing=(0.5, 0.5))(prediction))
+    assert (np.asarray(out) != label).mean() < 0.01
+    with pytest.raises(ValueError, match=r"^spacing must be given for an array without an affine, since the corrector"):
+        SpatialCorrection(corrector=corrector)(prediction)
+
+
+def test_fitted_corrector_has_the_shift_of_the_group():
+    y, x = np.mgrid[:64, :64] - 32
+    shifts, groups = [4, 4, 4, 4, 0, 0, 0, 0], ["wide"] * 4 + ["right"] * 4
+    predictions = [(10 + i % 3 + k - np.hypot(y, x))[None] for i, k in enumerate(shifts)]
+    labels = [(np.hypot(y, x) <= 10 + i % 3)[None] for i in range(8)]
+    corrector = SpatialCorrector(["disc"]).fit(predictions, labels, groups=groups)
+    correction = SpatialCorrectiond("pred", corrector=corrector, group_key="site")
+    for i in (0, 5):
+        out = correction({"pred": predictions[i], "site": groups[i]})["pred"]
+        np.testing.assert_array_equal(out, corrector.transform(predictions[i], group=groups[i]))
+    wide, right = (correction({"pred": predictions[0], "site": site})["pred"] for site in ("wide", "right"))
+    assert wide.sum() < right.sum()
+
+
+@pytest.mark.parametrize(("options", "got"), [({}, "neither"), ({"bias": 1.0, "corrector": "x"}, "both")])
+def test_bias_or_corrector_must_be_given(options, got):
+    with pytest.raises(ValueError, match=rf"^bias or corrector must be given, got {got}\.$"):
+        SpatialCorrectiond("pred", **options)
+
+
+def test_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "corrector.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"corrector\.json must hold a correction that Fitted\.save wrote: "):
+        SpatialCorrection(corrector=tmp_path / "corrector.json")
