@@ -34,11 +34,11 @@ class SpatialCorrection(Transform):
         representation: ``"distance"`` or ``"logit"``.
         gamma: width of the ``"logit"`` correction, in ``(0, 1]``.
         metric: ``"euclidean"`` or ``"taxicab"``.
-        spacing: size of a voxel along each spatial axis. ``None``: with ``bias`` 1 voxel; with ``corrector`` that of the
-            ``MetaTensor``, in mm, if the corrector was fitted with a spacing.
+        spacing: size of a voxel along each spatial axis. ``None``: with ``bias`` 1 voxel; with ``corrector`` that
+            of the ``MetaTensor``, in mm, if the corrector was fitted with a spacing.
         max_shift: no boundary moves farther than this, in the unit of ``bias``; ``None`` for no limit.
-        as_label: return the corrected label in the dtype of the output, 0 and 1, or with exclusive classes one map; else
-            the scores of each class, positive inside, so that they can be resampled before the threshold
+        as_label: return the corrected label in the dtype of the output, 0 and 1, or with exclusive classes one map;
+            else the scores of each class, positive inside, so that they can be resampled before the threshold
             (``Invertd``, then ``AsDiscreted(threshold=0)``).
 
     Raises:
