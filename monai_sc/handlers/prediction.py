@@ -12,6 +12,7 @@ from monai.data import MetaTensor, decollate_batch
 from monai.engines import SupervisedTrainer
 from monai.inferers import Inferer
 from monai.networks.utils import eval_mode
+from rich.console import Console
 from rich.progress import track
 from torch.utils.data import DataLoader
 
@@ -33,7 +34,8 @@ def predict(
         ValueError: when an output is not finite.
     """
     inferer = inferer or engine.inferer
-    for batch in track(loader, description, disable=not (progress and is_main())):
+    shown = progress and is_main() and Console().is_terminal
+    for batch in track(loader, description, disable=not shown, transient=True):
         images, _ = engine.prepare_batch(batch, engine.state.device, engine.non_blocking, **engine.to_kwargs)
         outputs = []
         for network in networks:

@@ -22,6 +22,7 @@ from monai_sc.correction.state import plain, read
 from monai_sc.functional.checks import check_same_shape
 from monai_sc.functional.threads import in_threads
 from monai_sc.handlers.pairs import judge_fit, judge_pair, pair_moves
+from monai_sc.handlers.progress import LOGGER
 from monai_sc.handlers.run_options import RunOptions, in_unit
 from monai_sc.handlers.training_data import fold_of
 from monai_sc.parallel import gather, gather_items, own_part, unwrapped
@@ -147,16 +148,15 @@ class Relabelling:
         counts[:] = np.sum(gather(counts), axis=0)
         record["to_check"] = {case: notes for part in gather(to_check) for case, notes in part.items()}
         size = sum(gather(size))
-        logger = self.engine.logger
         for k, (name, fit) in enumerate(zip(names, first.fits, strict=True)):
-            logger.info(
+            LOGGER.info(
                 "Round %d, %s: %s; %d voxels changed (%.2f %% of the images).",
                 *(number + 1, name, told_source(fit, voxel), changed[k], 100 * changed[k] / size),
             )
             if checked[k]:
-                logger.warning("Round %d, %s: %d cases to check, listed in the manifest.", number + 1, name, checked[k])
+                LOGGER.warning("Round %d, %s: %d cases to check, listed in the manifest.", number + 1, name, checked[k])
             if refused[k]:
-                logger.warning(
+                LOGGER.warning(
                     "Round %d, %s: %d objects were not shifted, since too little of them would be left.",
                     *(number + 1, name, refused[k]),
                 )
@@ -253,7 +253,7 @@ class Relabelling:
         record["label_bias"][k] = fit.labels.mean * (first.unit or 1.0)
         record["fits"] = plain([asdict(own) for own in first.fits], nan=False)
         if record["memorised"][k] and not record["kept"][k]:
-            self.engine.logger.info(
+            LOGGER.info(
                 "Round %d, %s: the network agrees with the labels that it learnt from (Dice %.3f) more than with "
                 "the clean ones, corrected (%.3f): it has memorised them. More checks_per_round, or folds, help "
                 "where they are wrong in ways that the image does not show.",

@@ -18,6 +18,7 @@ from monai.data import set_rnd
 from monai.engines import Workflow
 
 from monai_sc.functional import case_seed
+from monai_sc.handlers.progress import LOGGER
 from monai_sc.parallel import fail_together, gather, is_main, rank, unwrapped
 
 
@@ -116,7 +117,7 @@ class ResumeHandler:
                 f"({type(error).__name__}: {error}); choose another folder to start a new run."
             ) from error
         engine.state.max_epochs = max_epochs
-        engine.logger.info("Resumed after epoch %d from %s.", engine.state.epoch, self.path)
+        LOGGER.info("Resumed after epoch %d from %s.", engine.state.epoch, self.path)
 
     def _save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,11 +12,11 @@ from ignite.engine import Engine, EventEnum, Events
 from monai.data import DataLoader
 from monai.engines import Evaluator, SupervisedTrainer
 from monai.inferers import Inferer
-from rich.console import Console
 
 from monai_sc.correction import Fitted, SpatialCorrector
 from monai_sc.handlers.clean_check import check_clean_cases, nothing_found, remember_best
 from monai_sc.handlers.pairs import is_moved, move_labels
+from monai_sc.handlers.progress import LOGGER
 from monai_sc.handlers.relabelling import Relabelling
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
 from monai_sc.handlers.run_options import RunOptions
@@ -156,6 +156,7 @@ class SpatialCorrectionHandler(StoreRun):
                 raise ValueError(f"{name} must be at least 1 {unit}, got {value}.")
         super().__init__(
             store,
+            progress=progress,
             relabel_loader=relabel_loader,
             epochs_per_round=epochs_per_round,
             lr_scheduler=lr_scheduler,
@@ -193,9 +194,9 @@ class SpatialCorrectionHandler(StoreRun):
         number = self._round
         self._refuse_lost_rounds(number - is_finished)
         if is_finished:
-            engine.logger.info("The correction of the labels is finished: %s.", self.history[-1]["stop_reason"])
+            LOGGER.info("The correction of the labels is finished: %s.", self.history[-1]["stop_reason"])
             if self.store.current != self._best["round"]:
-                engine.logger.warning(
+                LOGGER.warning(
                     "The current labels are those of round %d, not of round %d, which the run has kept.",
                     *(self.store.current, self._best["round"]),
                 )
@@ -226,7 +227,7 @@ class SpatialCorrectionHandler(StoreRun):
             return
         # A run that ended before its first checkpoint may have written them.
         if is_moved(self.store, self.options) or (
-            self.store.rounds == [0] and move_labels(self.store, self.options, engine.logger)
+            self.store.rounds == [0] and move_labels(self.store, self.options, LOGGER)
         ):
             self._first = 1
 
@@ -241,7 +242,7 @@ class SpatialCorrectionHandler(StoreRun):
             checked = check_clean_cases(engine, self.clean_loader, self.options, f"{now} clean cases")
             scores = zip(self.options.class_names, checked[1], strict=True)
             told = ", ".join(f"{name} {score:.3f}" for name, score in scores)
-            self._tell(engine, f"{now} Dice on the clean cases, before the correction: {told}.")
+            self._bars.tell(f"{now} Dice on the clean cases, before the correction: {told}{self._left(engine)}.")
             remember_best(self._found[-1], engine.network, trained, *checked)
         if trained == self.epochs_per_round:
             self._finish_training(engine)
@@ -249,16 +250,18 @@ class SpatialCorrectionHandler(StoreRun):
     def _tell_plan(self, engine: SupervisedTrainer) -> None:
         """Say after the first epoch of a training what follows, and how long an epoch takes."""
         seconds = engine.state.times[Events.EPOCH_COMPLETED.name] or 0.0
-        self._tell(
-            engine,
+        self._bars.tell(
             f"Round {self._round}: {counted(self.epochs_per_round, 'epoch')} of training, the first took "
-            f"{seconds:.0f} s; the clean cases are predicted after epoch {', '.join(map(str, sorted(self.checks)))}.",
+            f"{seconds:.0f} s; the clean cases are predicted after epoch {', '.join(map(str, sorted(self.checks)))}."
         )
 
-    def _tell(self, engine: SupervisedTrainer, told: str) -> None:
-        engine.logger.info(told)
-        if self.options.progress and is_main():
-            Console().print(told, markup=False)
+    def _left(self, engine: SupervisedTrainer) -> str:
+        """Return in words how long the round and the run will take."""
+        epoch, max_epochs = engine.state.epoch, engine.state.max_epochs or 0
+        of_round, of_run = (
+            self._bars.time_left(epoch, left) for left in (-epoch % self.epochs_per_round, max_epochs - epoch)
+        )
+        return f"; about {of_round} left in this round, {of_run} in the run at most" if of_round else ""
 
     def _finish_training(self, engine: SupervisedTrainer) -> None:
         number = self._round
@@ -287,7 +290,7 @@ class SpatialCorrectionHandler(StoreRun):
         collapsed = has_collapsed(record, best_dice)
         if collapsed and not self._restarts and engine.state.epoch < engine.state.max_epochs:
             self._restarts = 1
-            engine.logger.warning(
+            LOGGER.warning(
                 "Round %d: the network has collapsed (Dice on the clean cases %s); it is trained again, once.",
                 *(number, " ".join(f"{d:.2f}" for d in record["clean_dice"])),
             )
@@ -325,9 +328,7 @@ class SpatialCorrectionHandler(StoreRun):
         gather()
         self._add_to_history(engine, record)
         self._record = {}
-        engine.logger.info(
-            "Correction stops: %s. Labels and network are those of round %d.", record["stop_reason"], best
-        )
+        LOGGER.info("Correction stops: %s. Labels and network are those of round %d.", record["stop_reason"], best)
         engine.terminate()
         return False
 
@@ -345,7 +346,7 @@ class SpatialCorrectionHandler(StoreRun):
             metrics = evaluate(engine, self.evaluator, found["network"], is_last)
         epoch, restarts = engine.state.epoch, self._restarts
         record = make_record(found, self.options, round=number, epoch=epoch, metrics=metrics, restarts=restarts)
-        log_record(engine.logger, record)
+        log_record(LOGGER, record)
         return record
 
     def _relabelling(self, engine: SupervisedTrainer) -> Relabelling:

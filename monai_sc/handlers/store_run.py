@@ -18,6 +18,7 @@ from monai.engines import SupervisedTrainer
 from monai.handlers import LrScheduleHandler
 
 from monai_sc.handlers.loaders import check_loaders, damaged_file
+from monai_sc.handlers.progress import LOGGER, RunProgress
 from monai_sc.handlers.relabelling import to_file_grid
 from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.training_data import TrainingLabels
@@ -40,6 +41,7 @@ class StoreRun(ABC):
         epochs_per_round: epochs of each training, at least 1.
         lr_scheduler: learning-rate schedule to restart with the network, if none of these handlers steps it.
         folds: number of parts of the cases.
+        progress: show progress bars on a terminal.
 
     Raises:
         ValueError: when ``epochs_per_round`` is under 1; at the start of a run, when a schedule of the learning rate
@@ -57,6 +59,7 @@ class StoreRun(ABC):
         epochs_per_round: int,
         lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None,
         folds: int,
+        progress: bool = True,
     ) -> None:
         if epochs_per_round < 1:
             raise ValueError(f"epochs_per_round must be at least 1 epoch, got {epochs_per_round}.")
@@ -71,6 +74,7 @@ class StoreRun(ABC):
         self._training = TrainingLabels(store, folds)
         self._running = False
         self._resumed = False
+        self._bars = RunProgress(progress)
         self._has_claimed = False
 
     def attach(self, engine: Engine) -> None:
@@ -106,10 +110,21 @@ class StoreRun(ABC):
                     "go on with the handlers of the run, or choose another folder for a new run."
                 )
             self._start(engine)
+        self._show(engine, engine.state.epoch - 1)
 
     def __call__(self, engine: SupervisedTrainer) -> None:
+        self._show(engine, engine.state.epoch)
         with fail_together():
             self._complete_epoch(engine)
+
+    def _show(self, engine: SupervisedTrainer, epoch: int) -> None:
+        done = (epoch - 1) % self.epochs_per_round + 1 if epoch else 0
+        self._bars.show(f"Round {self._round}", done, self.epochs_per_round, epoch, engine.state.max_epochs or 0)
+
+    @property
+    def _round(self) -> int:
+        """The round that is trained on."""
+        return self._trainings
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint must hold to go on, the first weights and what the run has found among it."""
@@ -268,6 +283,7 @@ class StoreRun(ABC):
             self._has_claimed = True
 
     def _release(self) -> None:
+        self._bars.stop()
         if self._has_claimed:
             self.store.release()
             self._has_claimed = False
@@ -279,7 +295,7 @@ class StoreRun(ABC):
         if is_lost(error) and not isinstance(error, OtherProcessError):
             told = OtherProcessError(LOST.format(rank()))
         elif IN_A_LOADER.search(str(error)):
-            engine.logger.info("A file could not be loaded; looking for one that is damaged.")
+            LOGGER.info("A file could not be loaded; looking for one that is damaged.")
             loaders = (engine.data_loader, self.relabel_loader, getattr(self, "clean_loader", None))
             if damaged := damaged_file(loaders):
                 told = ValueError(damaged)
