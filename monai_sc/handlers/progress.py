@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from ignite.engine import Engine, Events
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -42,14 +43,16 @@ class RunProgress:
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
             self._bars = Progress(*columns, transient=True)
             self._bars.start()
-            for own, total in ((name, epochs), ("Run, at most", max_epochs)):
-                self._bars.add_task(own, total=total)
+            self._bars.add_task(name, total=epochs)
+            if max_epochs > epochs:
+                self._bars.add_task("Run, at most", total=max_epochs)
         if self._bars is not None:
-            of_round, of_run = self._bars.task_ids
+            of_round, *of_run = self._bars.task_ids
             if self._bars.tasks[0].description != name or done < self._bars.tasks[0].completed:
                 self._bars.reset(of_round, description=name)
             self._bars.update(of_round, completed=done)
-            self._bars.update(of_run, completed=epoch)
+            for task in of_run:
+                self._bars.update(task, completed=epoch)
 
     def time_left(self, epoch: int, epochs: int) -> str:
         """Return about how long some more epochs will take, in words, by those of this process; nothing if unknown."""
@@ -74,3 +77,43 @@ class RunProgress:
             LOGGER.info(text)
         elif self.shown and is_main():
             (Console() if self._bars is None else self._bars.console).print(text, markup=False, highlight=False)
+
+
+class ProgressHandler:
+    """Show how far a training is, with the time left: a bar on a terminal, and ten log lines with the loss.
+
+    A handler that trains in rounds shows this itself; then this one is silent.
+
+    Args:
+        progress: show the bar.
+    """
+
+    def __init__(self, *, progress: bool = True) -> None:
+        self._bars = RunProgress(progress)
+
+    def attach(self, engine: Engine) -> None:
+        """Attach to a trainer."""
+        engine.add_event_handler(Events.EPOCH_STARTED, self._show)
+        engine.add_event_handler(Events.EPOCH_COMPLETED, self)
+        engine.add_event_handler(Events.COMPLETED | Events.TERMINATE, lambda: self._bars.stop())
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
+
+    def __call__(self, engine: Engine) -> None:
+        epoch, last = engine.state.epoch, engine.state.max_epochs or 1
+        if self._show(engine, epoch) and epoch * 10 // last > (epoch - 1) * 10 // last:
+            output = engine.state.output
+            loss = output[0].get("loss") if isinstance(output, list) and isinstance(output[0], dict) else None
+            told = "" if loss is None else f", loss {float(loss):.3g}"
+            left = f", about {self._bars.time_left(epoch, last - epoch)} left" if epoch < last else ""
+            self._bars.tell(f"Epoch {epoch} of {last}{told}{left}.")
+
+    def _show(self, engine: Engine, epoch: int | None = None) -> bool:
+        if getattr(engine.state, "shows_rounds", False):
+            return False
+        done, last = engine.state.epoch - 1 if epoch is None else epoch, engine.state.max_epochs or 1
+        self._bars.show("Training", done, last, done, last)
+        return True
+
+    def _fail(self, engine: Engine, error: BaseException) -> None:
+        self._bars.stop()
+        raise error  # as MONAI's StatsHandler does: ignite raises only where no handler listens

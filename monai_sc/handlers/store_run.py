@@ -99,6 +99,7 @@ class StoreRun(ABC):
         if self._running:
             return
         self._running = True
+        engine.state.shows_rounds = True  # so that a ProgressHandler shows nothing beside it
         with fail_together():
             prepare()
             parts = self._parts(engine)
