@@ -59,16 +59,7 @@ def distance(mask: np.ndarray, metric: str, size: Size) -> np.ndarray | None:
 def moved_by(
     mask: np.ndarray, phi: np.ndarray | None, shift: float, *, floor: float, size: Size, smallest: float = 0.0
 ) -> tuple[np.ndarray, int]:
-    """Return a mask ``(*spatial)`` with its boundary moved, and how many objects were not moved.
-
-    Args:
-        mask: boolean.
-        phi: its signed distance, ``None`` where it has no boundary.
-        shift: negative shrinks.
-        floor: an object of which less than this part would be left is not moved.
-        size: of a voxel.
-        smallest: an object that is smaller may vanish.
-    """
+    """Return a mask ``(*spatial)`` with its boundary moved, and how many objects were not moved."""
     if phi is None or shift == 0:
         return mask, 0
     moved = phi <= shift + EPS
@@ -216,14 +207,7 @@ def learn_given_shape(
     clean_spread: float,
     groups: Sequence[Hashable] | None = None,
 ) -> GivenShape:
-    """Return what :py:func:`given_offset` and the Dice of some training cases say.
-
-    Args:
-        offsets: one per case; ``nan`` does not count.
-        agreement: Dice of the prediction with the given label, one per case.
-        clean_spread: standard deviation over the clean cases of predictions against clean labels.
-        groups: of the cases; each gets an offset of its own, drawn toward the common one.
-    """
+    """Return what :py:func:`given_offset` and the Dice of some training cases say."""
     values = np.asarray(offsets, dtype=np.float64)
     usable = np.isfinite(values)
     agreed = float(np.mean(agreement)) if len(agreement) else float("nan")

@@ -145,18 +145,7 @@ def fit_class(
     cap: float,
     clearly: bool = True,
 ) -> ClassFit:
-    """Fit one class on some of the clean cases; what that is worth is not judged yet.
-
-    Args:
-        evidence: of all clean cases.
-        k: index of the class.
-        rows: indices of the cases to fit on.
-        representation: of the correction of predictions.
-        gamma: of the ``"logit"`` correction.
-        presence: look for a false-positive filter.
-        cap: no shift that was asked for is larger.
-        clearly: what is chosen must serve clearly; else on average, for a choice that is judged as a whole.
-    """
+    """Fit one class on some of the clean cases; what that is worth is not judged yet."""
     fit = ClassFit(smallest=smallest_object([evidence.rows[i].sizes[k] for i in rows]))
     groups = evidence.groups
     displacement, given = (evidence.column(name)[:, k] for name in ("displacement", "given_displacement"))

@@ -80,14 +80,6 @@ def gather_evidence(
 ) -> Evidence:
     """Return what the clean cases show, from one pass over them.
 
-    Args:
-        cases: the clean cases, of which a process may have a part.
-        metric: of the distances.
-        region: of the bias.
-        reach: largest shift that is tried.
-        has_groups: whether the cases have groups.
-        exchange: with the other processes.
-
     Raises:
         ValueError: when there is no case, or a case does not fit.
     """

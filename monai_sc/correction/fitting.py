@@ -32,11 +32,6 @@ FOLDS = 10
 def fit_cases(options: CorrectionOptions, cases: Cases, exchange: Exchange) -> tuple[Fitted, list[dict[str, Any]]]:
     """Fit on the clean cases, and return also what the other cases make of each of them.
 
-    Args:
-        options: of the correction.
-        cases: the clean cases, of which a process may have a part.
-        exchange: with the other processes.
-
     Raises:
         ValueError: when there is no case, no class is usable in any of them, or a case does not fit.
     """

@@ -40,11 +40,6 @@ def presence_rates(
 ) -> PresenceRates:
     """Return the rates of one class.
 
-    Args:
-        predicted: for each clean case whether the class is predicted in it.
-        present: for each clean case whether its label holds the class.
-        confidence: of the intervals.
-
     Example:
         >>> rates = presence_rates([True, True, False, True], [True, False, False, True])
         >>> rates.num_spurious, rates.num_absent, rates.num_missed
@@ -166,10 +161,6 @@ def choose_presence_rule(cases: Sequence[CaseObjects], rows: np.ndarray) -> Pres
     few cases are not fitted by chance. Each case is judged by the bound of the others. A rule must raise the mean over
     all cases clearly (:py:func:`~monai_sc.correction.shifts.clear_gain`), and must not lower it over the cases that
     hold the class. It drops objects that overlap the given label only if that is clearly better still.
-
-    Args:
-        cases: the objects of all clean cases.
-        rows: indices of those that have a say.
     """
     own = [cases[i] for i in rows]
     size, common, given = (np.concatenate([*(getattr(c, n) for c in own), []]) for n in ("size", "common", "given"))

@@ -37,10 +37,6 @@ class ShiftTable:
 
     The shifts are those of a grid of a quarter of a voxel within ``reach``. A case costs one signed distance, whatever
     the number of shifts: the voxels are counted by their distance, in the label and out of it.
-
-    Args:
-        reach: largest shift, in voxels.
-        counts: of the cases, from :py:meth:`count`; ``None`` for a case without a mask to move.
     """
 
     def __init__(self, reach: float, counts: Sequence[ShiftCounts | None] = ()) -> None:

@@ -27,10 +27,6 @@ from monai_sc.transforms.file_grid import unpadded_box
 def nothing_found(fold: int | None, classes: int) -> dict[str, Any]:
     """Return what a training has found before its first check.
 
-    Args:
-        fold: that the training leaves out, if it does.
-        classes: number of classes.
-
     Returns:
         A dictionary that a checkpoint may hold. After a check, ``score``, ``network`` (weights) and ``state`` are those
         of the best check, and ``classes`` holds for each class the state of the check that was best for it, with its
@@ -45,12 +41,6 @@ def check_clean_cases(
     engine: SupervisedTrainer, loader: DataLoader, options: RunOptions, description: str
 ) -> tuple[Fitted, list[float], float]:
     """Predict the clean cases, and fit a corrector on them; each process takes a part, and all get the same result.
-
-    Args:
-        engine: whose network predicts.
-        loader: of the clean cases.
-        options: of the correction.
-        description: of the progress bar.
 
     Returns:
         The fit, the Dice of the uncorrected predictions by class, and the size of a voxel of the files in mm.
@@ -155,16 +145,7 @@ def remember_best(
     clean_dice: list[float],
     voxel_mm: float,
 ) -> None:
-    """Remember in what a training has found the weights of a check, if they are the best yet for a class or for all.
-
-    Args:
-        found: by the checks before, from :py:func:`nothing_found`.
-        network: that was checked.
-        epoch: of the training.
-        fitted: from :py:func:`check_clean_cases`, and so are the others.
-        clean_dice: of the uncorrected predictions, by class.
-        voxel_mm: size of a voxel of the files.
-    """
+    """Remember in what a training has found the weights of a check, if they are the best yet for a class or for all."""
     state = {"epoch": epoch, "fitted": fitted.to_dict(), "clean_dice": clean_dice, "voxel_mm": voxel_mm}
     weights = deepcopy(unwrapped(network).state_dict())
     scores = [held_out_dice(fit, fitted.num_clean) for fit in fitted.fits]
@@ -193,11 +174,6 @@ def judged_epochs(checks: Sequence[Mapping[str, Any]], k: int, *, joint: bool = 
     """Return the mean Dice of a class on the clean cases before and after, each judged by the choice of the others.
 
     What the epoch is, is chosen as well: for each case by the other cases.
-
-    Args:
-        checks: of a training, with ``before`` and ``after`` of each class and case.
-        k: index of the class.
-        joint: the classes have one epoch, that of the best mean, as those of a softmax have.
 
     Returns:
         Both; ``nan`` for the latter where a single case leaves none to judge by.

@@ -27,12 +27,6 @@ def check_loaders(
 ) -> dict[str, Any]:
     """Return the first case of the relabel loader.
 
-    Args:
-        training: loader of the trainer.
-        clean: of clean cases, where the correction needs them.
-        relabel: of the store's cases.
-        group_key: that clean and relabel batches must hold too.
-
     Raises:
         TypeError: when a loader or its data set is of another kind than the trainer or the correction needs.
         ValueError: when a loader is empty, has persistent workers, loses metadata or resamples labels linearly, or a

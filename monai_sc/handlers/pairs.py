@@ -51,13 +51,6 @@ def pair_moves(
 ) -> PairMoves:
     """Return what the pairs of a store say of the labels of a round.
 
-    Args:
-        store: with two pairs at least.
-        number: of the round.
-        options: of the correction.
-        like: a fit whose unit is taken.
-        unit_mm: the voxel in mm in which ``like`` tells lengths; without it the mean voxel of the pairs.
-
     Raises:
         ValueError: when ``max_shift`` is asked for, and nothing says how large a voxel is.
     """
@@ -214,15 +207,7 @@ def judge_pair(
 def judge_fit(
     fit: ClassFit, move: ClassFit, k: int, rows: Sequence[Mapping[str, Any]], moved: Sequence[Mapping[str, Any]]
 ) -> ClassFit:
-    """Return the fit of a class whose labels the pairs have judged.
-
-    Args:
-        fit: of the class, by clean cases of a network.
-        move: of the class, by the pairs.
-        k: index of the class.
-        rows: of :py:func:`judge_pair`, in the order of the pairs.
-        moved: what the other pairs make of each, of :py:class:`PairMoves`.
-    """
+    """Return the fit of a class whose labels the pairs have judged."""
     fit = replace(fit, move=move.move, labels=move.labels, num_pairs=move.num_pairs)
     scores = {"move": np.array([row["move"][k] for row in moved])}
     scores |= {name: np.array([row[name][k] for row in rows]) for name in ("blend", "predict")}

@@ -52,11 +52,7 @@ def predict(
 
 
 class ArraysOnDisk(Sequence[np.ndarray]):
-    """A list of arrays in a folder, each read when it is asked for.
-
-    Args:
-        folder: an empty one.
-    """
+    """A list of arrays in a folder, each read when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -16,11 +16,7 @@ LOGGER = logging.getLogger("monai_sc")
 
 
 class RunProgress:
-    """The bars of the round and of the run, each with the time left, on a terminal only.
-
-    Args:
-        shown: show bars; without a terminal or in other processes than the first there are none anyway.
-    """
+    """The bars of the round and of the run, each with the time left, on a terminal only."""
 
     def __init__(self, shown: bool = True) -> None:
         self.shown = shown
@@ -28,15 +24,7 @@ class RunProgress:
         self._started = (0, 0.0)  # epoch, and when
 
     def show(self, name: str, done: int, epochs: int, epoch: int, max_epochs: int) -> None:
-        """Show how far the run is.
-
-        Args:
-            name: of the round.
-            done: epochs of it that are over.
-            epochs: of a round.
-            epoch: of the run that is over.
-            max_epochs: of the run.
-        """
+        """Show how far the run is."""
         if not self._started[1]:
             self._started = epoch, time.monotonic()
         if self._bars is None and self.shown and is_main() and Console().is_terminal:

@@ -54,17 +54,7 @@ class PredictedCase(NamedTuple):
 
 
 class Relabelling:
-    """What the best networks of a round say of the labels that they learnt from.
-
-    Args:
-        engine: of the training.
-        store: with the cases.
-        loader: of the store's cases.
-        options: of the correction.
-        folds: number of parts of the cases.
-        found: by each training of the round, see :py:func:`~monai_sc.handlers.clean_check.nothing_found`. Where there
-            are trainings without a fold, each case is predicted by the one that has not seen its label.
-    """
+    """What the best networks of a round say of the labels that they learnt from."""
 
     def __init__(
         self,
@@ -92,9 +82,6 @@ class Relabelling:
         """Let some training cases say how their labels lie to the predictions, and what to do with them.
 
         Where cases of the store name a clean label too, these say it.
-
-        Args:
-            record: of the round; gets ``agreement``, ``memorised``, ``kept``, ``label_bias``, and what was learnt.
         """
         number = record["round"]
         dataset: Any = self.loader.dataset
@@ -117,11 +104,7 @@ class Relabelling:
             self._judge_class(record, k, name)
 
     def write_round(self, record: dict[str, Any]) -> list[int]:
-        """Write the corrected labels as the next round of the store, and return the changed voxels by class.
-
-        Args:
-            record: of the round, whose labels have been judged; gets ``to_check``, by case.
-        """
+        """Write the corrected labels as the next round of the store, and return the changed voxels by class."""
         number, names = record["round"], self.options.class_names
         judged = [read(ClassFit, fit) for fit in record["fits"]]
         for fold, own in self.fitted.items():
@@ -321,12 +304,7 @@ class Relabelling:
 
 
 def as_judged(fit: ClassFit, judged: ClassFit) -> ClassFit:
-    """Return what is done by a network that was trained without some cases, as it was judged for that with all.
-
-    Args:
-        fit: of the former, by the clean cases.
-        judged: of the latter, by the clean cases and the labels.
-    """
+    """Return what is done by a network that was trained without some cases, as it was judged for that with all."""
     own = fit if fit.pending is None else replace(fit, correction=fit.pending)
     if judged.correction.representation == "none" or own.correction.representation == "none":
         return judged
@@ -334,12 +312,7 @@ def as_judged(fit: ClassFit, judged: ClassFit) -> ClassFit:
 
 
 def told_source(fit: ClassFit, voxel: float) -> str:
-    """Return in words what is done with the labels of a class.
-
-    Args:
-        fit: of the class.
-        voxel: length of its unit, in voxels of the files.
-    """
+    """Return in words what is done with the labels of a class."""
     by = f"by {fit.move.shift * voxel:+.2f} voxels"
     network = f"the boundaries of the network, moved by {fit.correction.shift * voxel:+.2f} voxels"
     return {

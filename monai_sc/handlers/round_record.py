@@ -25,14 +25,7 @@ SURELY_MISSED = 3  # clean cases of a class, all of which a network that finds h
 def evaluate(
     engine: SupervisedTrainer, evaluator: Evaluator, weights: Mapping[str, torch.Tensor], is_last: bool
 ) -> dict[str, Any]:
-    """Return the metrics of an evaluator with these weights, as floats, which a checkpoint may hold.
-
-    Args:
-        engine: whose network the evaluator evaluates.
-        evaluator: it runs unless it has just run with these weights.
-        weights: of the network.
-        is_last: they are the weights that the network has now.
-    """
+    """Return the metrics of an evaluator with these weights, as floats, which a checkpoint may hold."""
     if evaluator.state.epoch != engine.state.epoch or not is_last:
         network = unwrapped(engine.network)
         last = deepcopy(network.state_dict())
@@ -48,13 +41,7 @@ def evaluate(
 
 
 def make_record(found: Mapping[str, Any], options: RunOptions, **others: Any) -> dict[str, Any]:
-    """Return the record of a round whose labels have not been judged yet.
-
-    Args:
-        found: by the training on all cases, see :py:func:`~monai_sc.handlers.clean_check.nothing_found`.
-        options: of the correction.
-        others: ``round``, ``epoch``, ``metrics`` and ``restarts``.
-    """
+    """Return the record of a round whose labels have not been judged yet."""
     state = found["state"]
     fitted = Fitted.from_dict(state["fitted"])
     bias = fitted.bias
@@ -152,10 +139,6 @@ def has_collapsed(record: Mapping[str, Any], best_dice: float | None) -> bool:
     A network that has learnt a class may miss it in one or two cases, which is no reason to train all anew; a network
     that predicts nothing at all has collapsed on however few cases. And where the mean has not fallen, a class that is
     missed was not predicted before either, or others have gained more than it had: another training would not help.
-
-    Args:
-        record: of the round.
-        best_dice: mean Dice on the clean cases in the best round before, if there is one.
     """
     dice = float(np.mean(record["clean_dice"]))
     if best_dice is not None and dice >= best_dice:
@@ -170,15 +153,7 @@ def has_collapsed(record: Mapping[str, Any], best_dice: float | None) -> bool:
 
 
 def stop_reason(record: Mapping[str, Any], *, as_asked: bool, better: int | None, is_first: bool, is_last: bool) -> str:
-    """Return why the loop stops after a round whose labels have been judged, or nothing if it goes on.
-
-    Args:
-        record: of the round.
-        as_asked: a representation was asked for, which is used whatever it does.
-        better: the best round before, if the clean cases were predicted better in it.
-        is_first: no network has corrected the labels yet: errors need not have a bias.
-        is_last: the trainer has no epochs left for another round.
-    """
+    """Return why the loop stops after a round whose labels have been judged, or nothing if it goes on."""
     if better is not None:
         return f"the clean cases are predicted worse than in round {better}"
     learnt = np.array(record["learnt"])

@@ -35,14 +35,6 @@ class StoreRun(ABC):
     Each training begins with what the run began with: the network, the optimizer, the scaler of gradients in half
     precision, and the schedules that a ``LrScheduleHandler`` of MONAI or a parameter scheduler of ignite steps.
 
-    Args:
-        store: label store with the training cases.
-        relabel_loader: batches of the store's cases.
-        epochs_per_round: epochs of each training, at least 1.
-        lr_scheduler: learning-rate schedule to restart with the network, if none of these handlers steps it.
-        folds: number of parts of the cases.
-        progress: show progress bars on a terminal.
-
     Raises:
         ValueError: when ``epochs_per_round`` is under 1; at the start of a run, when a schedule of the learning rate
             could not begin anew with each training.

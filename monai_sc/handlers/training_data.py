@@ -18,12 +18,7 @@ def fold_of(store: LabelStore, case_id: str, folds: int) -> int:
 
 
 class TrainingLabels:
-    """Points the training data at the labels of a round; cases that are not in the store keep what they have.
-
-    Args:
-        store: of the labels.
-        folds: number of parts of its cases.
-    """
+    """Points the training data at the labels of a round; cases that are not in the store keep what they have."""
 
     def __init__(self, store: LabelStore, folds: int) -> None:
         self.store = store
@@ -32,11 +27,6 @@ class TrainingLabels:
 
     def use(self, loader: Any, number: int, fold: int | None) -> None:
         """Give the loader's data set the labels of a round.
-
-        Args:
-            loader: of the training data.
-            number: of the round.
-            fold: whose cases are left out; ``None`` leaves out none.
 
         Raises:
             ValueError: when no case is left, or the data set cannot have another number of cases.
@@ -58,11 +48,6 @@ def use_cases(loader: Any, cases: Sequence[Mapping[str, Any]]) -> None:
     """Give a loader's data set other cases, so that no label of the old ones is seen again.
 
     Every data set of MONAI with a cache of its own has ``set_data``; a plain one has none, and needs none.
-
-    Args:
-        loader: whose data set is one of MONAI, with a list of cases.
-        cases: the new list; if it holds the same labels as the old one nothing is done, since to fill a cache takes
-            time.
 
     Raises:
         ValueError: when the number of cases changes, and the data set cannot have that.
