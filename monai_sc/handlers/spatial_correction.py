@@ -39,55 +39,49 @@ class RoundEvents(EventEnum):
 class SpatialCorrectionHandler(StoreRun):
     r"""Correct the labels of a MONAI ``SupervisedTrainer`` after every ``epochs_per_round`` epochs, and train again.
 
-    Several times in a round the network predicts the clean cases, and a
-    :py:class:`~monai_sc.correction.SpatialCorrector` is fitted on them: the boundary bias :math:`\hat\Delta` of each
-    class, and what to do about it. Of each class, the epoch counts whose corrected predictions of the clean cases are
-    best: later ones may have memorised the errors. Unless the loop is to stop, the networks of those epochs then
-    predict the training cases, the corrector makes their labels, and these are brought back to the grid of the case's
-    label files and written to the label store as a new round. The training data set is pointed at the new files,
-    network, optimizer and schedule return to what they were before the first epoch, and the next round begins. (Yao et
-    al., ICLR 2023, Algorithm 1, which has one epoch, no choice and no blend: ``representation="distance"`` or
-    ``"logit"``, ``shape_weight=0``, ``checks_per_round=1``.)
+    Several times in a round the network predicts the clean cases, and ``corrector`` is fitted on them: the boundary
+    bias :math:`\hat\Delta` of each class, and how to correct it. Each class uses the epoch whose corrected predictions
+    of the clean cases are best, since later ones may have memorised the errors. Unless the loop stops, the networks of
+    those epochs predict the training cases; their corrected labels are written to the label store as a new round, on
+    the grid of the label files. The training data get the new files, network, optimizer and schedule return to what
+    they were before the first epoch, and the next round begins. (Yao et al., ICLR 2023, Algorithm 1, which has one
+    epoch, no choice and no blend: ``representation="distance"`` or ``"logit"``, ``shape_weight=0``,
+    ``checks_per_round=1``.)
 
-    With ``representation="auto"`` cases that had no say choose and judge: the shift of each class, with its groups and
-    its rule for existence, and the epoch are chosen anew without each clean case, and what does not clearly beat doing
-    nothing is not done. Labels of a class stay, or are moved by their own bias, or take the boundary of the network,
-    with the shape of the given label or without. Cases of the store that name a ``clean_label`` beside their label
-    (pairs) say which of these, each judged by the others. Where there are no pairs, the errors of the network on clean
-    cases and the offset of given labels to corrected predictions say it. A network with a Dice under 0.5 on the clean
-    cases that hold a class, *before* the correction, has not learnt it: it corrects no labels of this class, gets no
-    verdict, and the log says so. A case whose label differs from the moved one by more than clean cases ever show keeps
-    the moved one. It is listed as to be checked, as is a case that moves against the bias of the labels, or of which
-    nothing would be left.
+    With ``representation="auto"`` the shift, the false-positive filter and the epoch of each class are chosen anew
+    without each clean case, which then judges them; what does not clearly beat doing nothing is not done. Labels stay,
+    are moved by their own bias, or take the boundary of the network, with the shape of the given label or without.
+    Cases of the store with a ``clean_label`` beside their label (pairs) decide which, each judged by the others;
+    without pairs, the errors of the network on clean cases and the offset of given labels to corrected predictions do.
+    A network with an uncorrected Dice under 0.5 on the clean cases that hold a class has not learnt it, and corrects
+    none of its labels. A label that differs from the moved one by more than clean cases ever show stays the moved one,
+    and is listed to be checked.
 
-    With two pairs or more, the training begins with labels that the pairs have moved, without a network, if held-out
-    pairs gain: they are round 1, and the history begins with it. The given labels stay what they are, round 0.
+    With two pairs or more, the training begins with labels that the pairs have moved, if held-out pairs gain: they are
+    round 1. The given labels stay what they are, round 0.
 
-    All measured distances are in voxels of the files, of their smallest side where they are anisotropic. The default
-    tolerance, under which a bias does no harm, is one voxel of the grid that the network works on. As published, a
-    class with a bias under it gets the prediction unshifted.
+    Measured distances are in voxels of the files, of their smallest side where they are anisotropic. The default
+    tolerance, under which a bias needs no correction, is one voxel of the grid that the network works on.
 
-    The loop stops when the bias of every class is under the tolerance, and its interval too (with ``"auto"`` not before
-    a network has corrected labels once: errors need not have a bias); with ``"auto"`` when no correction makes labels
-    clearly better, as published when the interval of every class contains 0; when the clean cases are predicted worse
-    than in an earlier round; or at the last epoch of the trainer. Network and labels are then those of the best round,
+    The loop stops when the bias of every class is under the tolerance, and its interval too; with ``"auto"`` when no
+    correction makes labels clearly better, as published when every interval contains 0; when the clean cases are
+    predicted worse than in an earlier round; or at the last epoch. Network and labels are then those of the best round,
     by the mean Dice on the clean cases. A network that has collapsed (it predicts a class in none of three clean cases
-    or more that hold it, or their mean Dice is 0.2 under that of the best round before) never relabels: it is trained
-    again once, from its first weights, with other random numbers.
+    or more that hold it, or their mean Dice is 0.2 under that of the best round) is trained again once, from its first
+    weights, and never relabels.
 
     Each round adds a dictionary to ``engine.state.spatial_correction``. Lists have one value per class:
 
     - ``round``, ``epoch``, ``restarts``, ``stop_reason``, ``metrics`` (of ``evaluator``);
-    - of the network: ``network_epoch`` (whose corrected predictions of the clean cases were best on the whole), and of
-      it ``bias`` (voxels), ``bias_interval``, ``bias_mm`` (``nan`` where ``voxel_mm`` is not known), ``tolerance``,
-      ``verdict``, ``num_used``, ``num_skipped``, ``clean_dice`` (uncorrected), ``dice_present`` (the same over the
-      cases that hold the class) and ``learnt``;
+    - of the network: ``network_epoch`` (whose corrected predictions were best on the whole), and of it ``bias``
+      (voxels), ``bias_interval``, ``bias_mm`` (``nan`` where ``voxel_mm`` is not known), ``tolerance``, ``verdict``,
+      ``num_used``, ``num_skipped``, ``clean_dice`` (uncorrected), ``dice_present`` (over the cases that hold the class)
+      and ``learnt``;
     - of the labels: ``label_bias`` (voxels, from pairs, else ``nan``), ``agreement`` (Dice of the predictions with the
       labels they learnt from), ``memorised`` (it is higher than that with clean labels), ``sources`` (``"keep"``,
       ``"move"``, ``"blend"`` or ``"predict"``), ``kept``, and where the round ended in new labels ``voxels_changed``
       and ``to_check`` (by case and class, why);
-    - ``correction``: by class the report of the corrector, with the epoch that was chosen; ``held_out`` has the Dice
-      before and after on cases that had no say. ``fits``: the same as a state.
+    - ``correction``: the report of the corrector by class, with ``held_out`` Dice; ``fits``: the same as a state.
 
     Args:
         store: label store with the training cases. A case may have ``trusted``: a mask file, or one per class; where it
