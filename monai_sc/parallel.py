@@ -27,9 +27,9 @@ __all__ = [
     "is_main",
     "meeting_elsewhere",
     "own_part",
-    "prepare",
     "rank",
     "unwrapped",
+    "warm_up",
     "world_size",
 ]
 
@@ -83,7 +83,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def prepare() -> None:
+def warm_up() -> None:
     """Let ignite make what it needs to talk to other processes, in all of them at once.
 
     It does so when it is first asked, which could be in a metric that another process does not reach: that one would be

@@ -7,7 +7,6 @@ from monai_sc.benchmark import CellResult, Run, summarise, write_tables
 from monai_sc.benchmark.ablations.ablation import _write
 from monai_sc.benchmark.methods import CaseMemory
 from monai_sc.datasets import phantom_cases
-from monai_sc.files.durable import partial_of, replace_synced, replacing, write_synced
 from monai_sc.folders import audit_folder, correct_folder, simulate_folder
 from monai_sc.handlers import ResumeHandler
 from monai_sc.reports import write_audit, write_reference
@@ -36,35 +35,6 @@ def link(tmp_path):
     yield make
     assert original.read_bytes() == ORIGINAL
     assert [file.name for file in original.parent.iterdir()] == ["label.nii.gz"]
-
-
-@pytest.mark.parametrize("write", [write_synced, replace_synced])
-def test_text_takes_the_place_of_a_link(tmp_path, link, write):
-    file = link(tmp_path / "file")
-    write(file, "text")
-    assert not file.is_symlink()
-    assert file.read_text() == "text"
-
-
-def test_link_that_has_the_name_of_an_unfinished_file_is_replaced(tmp_path, link):
-    link(partial_of(tmp_path / "file"))
-    with replacing(tmp_path / "file") as partial:
-        partial.write_bytes(b"new")
-    assert (tmp_path / "file").read_bytes() == b"new"
-    assert not (tmp_path / "file").is_symlink()
-
-
-def test_file_that_is_not_finished_leaves_what_was_there(tmp_path):
-    (tmp_path / "file").write_text("old")
-
-    def fail():
-        with replacing(tmp_path / "file") as partial:
-            partial.write_text("new")
-            raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        fail()
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"file": "old"}
 
 
 def test_tables_and_arrays_take_the_place_of_links(tmp_path, link):

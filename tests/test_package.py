@@ -4,6 +4,7 @@ import sys
 import pytest
 
 import monai_sc
+from tests.forked import run_forked
 
 CODE = """
 import sys
@@ -25,7 +26,6 @@ def test_modules_are_imported_when_they_are_asked_for():
 EACH_FIRST = """
 import importlib
 import sys
-import torch, monai.bundle, monai.handlers
 for name in sorted(sys.argv[1:]):
     for module in [module for module in sys.modules if module.split(".")[0] == "monai_sc"]:
         del sys.modules[module]
@@ -34,8 +34,7 @@ for name in sorted(sys.argv[1:]):
 
 
 def test_every_module_can_be_the_first_that_is_imported():
-    command = [sys.executable, "-c", EACH_FIRST, *monai_sc._MODULES]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=280, check=False)
+    done = run_forked(["-c", EACH_FIRST, *monai_sc._MODULES])
     assert done.returncode == 0, done.stderr
 
 

@@ -22,7 +22,7 @@ from monai_sc.handlers.progress import LOGGER, RunProgress
 from monai_sc.handlers.relabelling import to_file_grid
 from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.training_data import TrainingLabels
-from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, prepare, rank, unwrapped
+from monai_sc.parallel import LOST, OtherProcessError, fail_together, gather, is_lost, is_main, rank, unwrapped, warm_up
 from monai_sc.store.label_store import LabelStore
 
 # How MONAI begins what it says of an error in a transform that loads a file; it does not name the file.
@@ -93,7 +93,7 @@ class StoreRun(ABC):
         self._running = True
         engine.state.shows_rounds = True  # so that a ProgressHandler shows nothing beside it
         with fail_together():
-            prepare()
+            warm_up()
             parts = self._parts(engine)
             if not self._initial:
                 self._initial = deepcopy({name: part.state_dict() for name, part in parts.items()})
