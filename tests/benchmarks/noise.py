@@ -6,19 +6,16 @@ Every size runs in a process of its own, so that its peak of memory is its own.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
-import tempfile
-import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 from scipy import ndimage
-from shapes import SHAPES, ball
+from shapes import SHAPES, ball, seconds
 
 from monai_sc.functional import markov_label_noise
 
@@ -47,13 +44,6 @@ def by_dilation(label, num_steps, expansion_prob, march_prob, seed):
         front = np.nonzero(ndimage.binary_dilation(growing) & ~growing)
         mask[front] ^= rng.random(len(front[0])) < march_prob
     return mask[None]
-
-
-def seconds(function):
-    """Return how long one call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def compare():
@@ -110,12 +100,10 @@ def peak_bytes():
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def in_a_new_process(*arguments, **environment):
+def in_a_new_process(*arguments):
     """Run this file with ``arguments``, and return what it prints."""
     command = [sys.executable, __file__, *map(str, arguments)]
-    return json.loads(
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment}).stdout
-    )
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def scaling():
@@ -135,28 +123,10 @@ def scaling():
     return table
 
 
-def compile_times():
-    """Return a table of how long the first call of a process takes, when it compiles and when that is on disk."""
-    table = Table("first call in a process", "s", title="Compilation")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("compiles", "finds it on disk"):
-            took = in_a_new_process("first", NUMBA_CACHE_DIR=folder)
-            table.add_row(name, f"{took['seconds']:.2f}")
-    return table
-
-
-def first_call():
-    """Print how long the first call takes."""
-    print(json.dumps({"seconds": seconds(partial(markov_label_noise, ball((32, 32), 9), **LUNG, seed=0))}))
-
-
 def tables():
     """Return every table of this benchmark."""
-    return [compare(), scaling(), compile_times()]
+    return [compare(), scaling()]
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["first"]:
-        first_call()
-    else:
-        one_size(tuple(map(int, sys.argv[1:])))
+    one_size(tuple(map(int, sys.argv[1:])))

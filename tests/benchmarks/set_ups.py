@@ -26,23 +26,14 @@ Case = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class SetUp:
-    """A structure that a reader and a network draw.
-
-    Attributes:
-        kind: one of ``KINDS``.
-        bias: of the given labels in voxels, negative where they are too large.
-        pairs: whether the clean cases have given labels.
-        clean: the clean cases.
-        training: cases with a given label.
-        new: cases that have no say.
-    """
+    """A structure that a reader and a network draw."""
 
     kind: str
-    bias: float
-    pairs: bool
+    bias: float  # of the given labels in voxels, negative where they are too large
+    pairs: bool  # whether the clean cases have given labels
     clean: list[Case]
-    training: list[Case]
-    new: list[Case]
+    training: list[Case]  # cases with a given label
+    new: list[Case]  # cases that have no say
 
 
 def smooth(rng: np.random.Generator, shape: tuple[int, ...], sigma: float) -> np.ndarray:
@@ -51,7 +42,7 @@ def smooth(rng: np.random.Generator, shape: tuple[int, ...], sigma: float) -> np
     return field / field.std()
 
 
-def draw(seed: int, *, new: int = 15) -> SetUp:
+def draw(seed: int) -> SetUp:
     """Return the set-up of a seed."""
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
@@ -83,7 +74,7 @@ def draw(seed: int, *, new: int = 15) -> SetUp:
         logits = 1.5 * (inside + memory * reader + (1 - memory) * own)
         return logits[None].astype(np.float32), (inside >= 0)[None], (inside + reader >= 0)[None]
 
-    cases = [case() for _ in range(number + 20 + new)]
+    cases = [case() for _ in range(number + 35)]
     return SetUp(kind, float(bias), pairs, cases[:number], cases[number : number + 20], cases[number + 20 :])
 
 

@@ -1,6 +1,8 @@
-"""Shapes of the size and roughly the form of what the data sets show."""
+"""Shapes of the size and roughly the form of what the data sets show, and a clock."""
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 
@@ -27,3 +29,10 @@ SHAPES = {
     "tumour": ellipsoid((64, 128, 128), (32, 64, 50), (10, 17, 17)),
 }
 """The structures of the presets, on the grids of JSRT, ISIC 2017 (both 256x256) and BraTS 2020 (64x128x128)."""
+
+
+def seconds(function):
+    """Return how long one call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
