@@ -1,7 +1,8 @@
-"""The bundle of BraTS takes real scans: it trains on a prepared case, and segments scans as they were downloaded."""
+"""The bundles take real images: they train on prepared cases, and segment scans as they were downloaded."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,14 +10,16 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from monai.bundle import ConfigParser, ConfigWorkflow
+from monai.bundle import ConfigParser
 from monai.data import DataLoader, Dataset
 from monai.transforms import Compose
 
 from monai_sc.datasets import prepare, prepared_cases
+from tests.bundles.conftest import BUNDLES, run, workflow
+from tests.files import contents
 
 pytestmark = pytest.mark.realdata
-BUNDLE = Path(__file__).parents[2] / "bundles" / "brats2020"
+BUNDLE = BUNDLES / "brats2020"
 BASIC = {"bundle_root": str(BUNDLE), "device": "$torch.device('cpu')", "quick": True}
 
 
@@ -58,20 +61,8 @@ def test_real_case_is_learnt_from(trained):
 
 def segmented(trained, brats, out, **overrides):
     """Run inference over the files that lie under the folder of the data set; return what was written."""
-    made = ConfigWorkflow(
-        config_file=str(BUNDLE / "configs" / "inference.json"),
-        meta_file=str(BUNDLE / "configs" / "metadata.json"),
-        logging_file=str(BUNDLE / "configs" / "logging.conf"),
-        workflow_type="infer",
-        dataset_dir=str(brats),
-        output_dir=str(out),
-        ckpt_dir=str(trained.folder / "models"),
-        **BASIC,
-        **overrides,
-    )
-    made.initialize()
-    made.run()
-    made.finalize()
+    folders = {"dataset_dir": str(brats), "output_dir": str(out), "ckpt_dir": str(trained.folder / "models")}
+    run(workflow("brats2020", "inference", kind="infer", **folders, **BASIC, **overrides))
     return sorted(file.relative_to(out) for file in out.rglob("*") if file.is_file())
 
 
@@ -98,3 +89,22 @@ def test_scans_of_one_name_in_several_folders_are_all_segmented(trained, brats, 
     assert written == [folder / f"{name}_label.nii.gz" for folder in folders]
     for file, folder in zip(written, folders, strict=True):
         assert_on_the_grid_of(tmp_path / file, brats / folder / f"{name}.nii.gz")
+
+
+@pytest.mark.timeout(900)
+def test_released_expansion_noise_is_corrected_at_64_pixels(jsrt, tmp_path):
+    before = contents(jsrt)
+    prepare("jsrt", jsrt, tmp_path / "data", partial=True, progress=False)  # it lacks half of the test cases
+    folders = {name: str(tmp_path / name.removesuffix("_dir")) for name in ("output_dir", "ckpt_dir")}
+    size = {"image_size": [64, 64], "epochs_per_round": 8, "max_rounds": 1}
+    given = {"bundle_root": str(BUNDLES / "jsrt"), "dataset_dir": str(tmp_path / "data"), "noise": "files"}
+    run(workflow("jsrt", "train", **folders, **size, **given))
+    results = json.loads((tmp_path / "output" / "results.json").read_text())
+    given, corrected = results["label_dice"]["given"], results["label_dice"]["corrected"]
+    assert given == pytest.approx([0.784, 0.772, 0.828], abs=0.001)
+    assert min(corrected[:2]) > 0.92
+    assert corrected[2] > 0.7  # a clavicle is two pixels wide here
+    first = results["rounds"][0]
+    assert all(bias < -1 for bias in first["bias"][:2])
+    assert first["bias_mm"][0] == pytest.approx(1.4 * first["bias"][0])
+    assert contents(jsrt) == before

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-from pathlib import Path
 
 import itk
 import nibabel as nib
@@ -23,6 +21,7 @@ from monai_sc.functional.masks import bounding_box, dice
 from monai_sc.handlers import SpatialCorrectionHandler
 from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
+from tests.files import contents
 
 pytestmark = [pytest.mark.realdata, pytest.mark.slow]
 FAR = 20.0  # mm
@@ -128,10 +127,6 @@ def correct(folder, cases, bias):
     return store, handler.history
 
 
-def checksums(folder):
-    return {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(Path(folder).rglob("*.nii*"))}
-
-
 def assert_same_form(path, source):
     """Compare geometry, type and header of two files, as nibabel and ITK read them."""
     written, given = nib.load(path), nib.load(source)
@@ -140,14 +135,10 @@ def assert_same_form(path, source):
     np.testing.assert_array_equal(written.affine, given.affine)
     scales = [(image.dataobj.slope, image.dataobj.inter, image.dataobj.dtype) for image in (written, given)]
     assert scales[0] == scales[1]
-    readers = [itk.ImageIOFactory.CreateImageIO(str(p), itk.CommonEnums.IOFileMode_ReadMode) for p in (path, source)]
-    told = []
-    for reader, file in zip(readers, (path, source), strict=True):
-        reader.SetFileName(str(file))
-        reader.ReadImageInformation()
-        axes = [(reader.GetSpacing(k), reader.GetOrigin(k), list(reader.GetDirection(k))) for k in range(3)]
-        told.append((axes, reader.GetComponentType()))
-    assert told[0] == told[1]
+    by_itk = [itk.imread(str(file)) for file in (path, source)]
+    assert type(by_itk[0]) is type(by_itk[1])
+    for name in ("GetSpacing", "GetOrigin", "GetDirection"):
+        np.testing.assert_array_equal(*(np.asarray(getattr(image, name)()) for image in by_itk))
 
 
 @pytest.mark.parametrize(
@@ -159,9 +150,9 @@ def assert_same_form(path, source):
 )
 def test_real_volumes_are_corrected_on_their_own_grid(data, find, bias, lowest, tmp_path, request):
     folder = request.getfixturevalue(data)
-    before, sources = checksums(folder), find(folder)
+    before, sources = contents(folder), find(folder)
     cases = [make_case(tmp_path, name, *files, bias) for name, files in sources.items()]
-    given = checksums(tmp_path)
+    given = contents(tmp_path)
     store, history = correct(tmp_path / "labels", cases, bias)
     assert store.current == 1
     assert history[0]["bias_mm"][0] == pytest.approx(-bias, abs=0.6)
@@ -175,5 +166,5 @@ def test_real_volumes_are_corrected_on_their_own_grid(data, find, bias, lowest, 
         by_itk, true = (itk.imread(str(file), itk.F) for file in (now["label"], case["clean"]))
         np.testing.assert_array_equal(itk.array_view_from_image(by_itk).T > 0.5, labels[1][0])
         np.testing.assert_array_equal(itk.array_view_from_image(true).T > 0.5, case["true"])
-    assert checksums(folder) == before
-    assert {file: now for file, now in checksums(tmp_path).items() if file in given} == given
+    assert contents(folder) == before
+    assert given.items() <= contents(tmp_path).items()
