@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from monai.bundle import ConfigParser, ConfigWorkflow, ckpt_export
+from monai.bundle import ConfigParser
 from monai.losses import DiceFocalLoss
 
 from monai_sc.datasets.brats2020 import write_brats2020
+from tests.bundles.conftest import BUNDLES, workflow
 
-BUNDLE = Path(__file__).parents[2] / "bundles" / "brats2020"
+BUNDLE = BUNDLES / "brats2020"
 
 
 def parsed(*configs, **overrides):
@@ -72,21 +71,6 @@ def saved(tmp_path):
     return save
 
 
-@pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning")  # of DynUNet (MONAI 1.6)
-def test_saved_weights_are_exported_to_torchscript(saved, tmp_path):
-    network = saved(1)
-    ckpt_export(
-        net_id="network_def",
-        filepath=str(tmp_path / "model.ts"),
-        ckpt_file=str(tmp_path / "models" / "model.pt"),
-        meta_file=str(BUNDLE / "configs" / "metadata.json"),
-        config_file=str(BUNDLE / "configs" / "inference.json"),
-    )
-    image = torch.rand(1, 1, 32, 32, 16)
-    with torch.no_grad():
-        torch.testing.assert_close(torch.jit.load(tmp_path / "model.ts")(image), network(image))
-
-
 def test_evaluation_loads_the_saved_weights(saved, tmp_path):
     saved(1)
     parser = parsed("train", "evaluate")
@@ -97,19 +81,9 @@ def test_evaluation_loads_the_saved_weights(saved, tmp_path):
 def test_official_cases_are_segmented_on_their_own_grid(modalities, saved, tmp_path):
     saved(len(modalities))
     write_brats2020(tmp_path / "data", num_cases={"test": 2})
-    made = ConfigWorkflow(
-        config_file=str(BUNDLE / "configs" / "inference.json"),
-        meta_file=str(BUNDLE / "configs" / "metadata.json"),
-        logging_file=str(BUNDLE / "configs" / "logging.conf"),
-        workflow_type="infer",
-        bundle_root=str(BUNDLE),
-        dataset_dir=str(tmp_path / "data"),
-        output_dir=str(tmp_path / "output"),
-        ckpt_dir=str(tmp_path / "models"),
-        device="$torch.device('cpu')",
-        image_size=[32, 32, 16],
-        modalities=modalities,
-    )
+    given = {"dataset_dir": str(tmp_path / "data"), "output_dir": str(tmp_path / "output"), "modalities": modalities}
+    given |= {"bundle_root": str(BUNDLE), "ckpt_dir": str(tmp_path / "models"), "image_size": [32, 32, 16]}
+    made = workflow("brats2020", "inference", kind="infer", **given, device="$torch.device('cpu')")
     made.initialize()
     names = [f"BraTS20_Training_{k:03d}" for k in (1, 2)]
     files = [case["image"] for case in made.parser.get_parsed_content("dataset").data]

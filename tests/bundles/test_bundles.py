@@ -7,8 +7,6 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import nibabel as nib
@@ -34,6 +32,8 @@ def test_bundle_has_every_property(name, kind, configs, overrides):
     assert made.check_properties() == []
 
 
+# The others have the same configs for several devices as the first (test_consistency.py).
+@pytest.mark.parametrize("name", ["phantom", "brats2020"], indirect=True)
 @pytest.mark.parametrize("configs", [["train"], ["train", "reference"]], ids="-".join)
 def test_bundle_for_several_devices_has_every_property(name, configs, overrides, monkeypatch):
     with socket.socket() as free:
@@ -56,7 +56,8 @@ def trained(name, prepared, tmp_path_factory):
     """Return the folder, the overrides and the results of a short training, with a reference before it."""
     folder = tmp_path_factory.mktemp(f"{name}-trained")
     quick = overrides_of(name, prepared, folder) | {"epochs_per_round": EPOCHS.get(name, 1), "max_rounds": 1}
-    run(workflow(name, "train", "reference", **quick | {"ckpt_dir": str(folder / "reference")}))
+    reference = {"ckpt_dir": str(folder / "reference"), "epochs_per_round": 1}
+    run(workflow(name, "train", "reference", **quick | reference))
     run(workflow(name, "train", *(["tensorboard"] if HAS_TENSORBOARD else []), **quick))
     results = json.loads((folder / "output" / "results.json").read_text())
     return SimpleNamespace(folder=folder, output=folder / "output", overrides=quick, results=results)
@@ -137,15 +138,14 @@ def test_tensorboard_shows_numbers_and_picture_of_every_round(name, trained):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")  # it uses what SQLAlchemy 2.1 deprecates
+@pytest.mark.parametrize("name", ["phantom"], indirect=True)  # the settings of all bundles are the same
 @pytest.mark.parametrize("settings", ["default", "own"])
 def test_mlflow_gets_numbers_and_picture_of_a_round(name, settings, overrides, tmp_path, monkeypatch):
-    if settings == "default" and name != "phantom":
-        pytest.skip("the default settings are MONAI's; the phantom tells whether they work, and each run takes long")
     monkeypatch.setenv("DO_NOT_TRACK", "true")  # MLflow reports its use over the network
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
     pytest.importorskip("sqlalchemy", reason="MLflow is installed without its database")
     tracking = "mlflow" if settings == "default" else str(BUNDLES / name / "configs" / "mlflow.json")
-    run(workflow(name, "train", **overrides(epochs_per_round=EPOCHS.get(name, 2), max_rounds=0, tracking=tracking)))
+    run(workflow(name, "train", **overrides(epochs_per_round=2, max_rounds=0, tracking=tracking)))
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'output' / 'mlruns.db'}")
     (experiment,) = [one for one in client.search_experiments() if one.name == "monai_experiment"]
     (made,) = client.search_runs([experiment.experiment_id])
@@ -164,20 +164,8 @@ def test_bundle_trains_in_two_processes(name, overrides, tmp_path):
     command = ["-m", "monai.bundle", "run", "--config_file", str(configs)]
     command += [part for key, value in given.items() for part in (f"--{key}", str(value))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(BUNDLES.parent)}
-    if name == "phantom":
-        launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-        done = subprocess.run(
-            [*launch, *command],
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=250,
-            env=environment,
-            check=False,
-        )
-        ended = [done]
-    else:  # what torchrun does, without the imports of three new Pythons
-        ended = run_ranks(command, 2, env={**environment, "PYTHONWARNINGS": "ignore"}, timeout=250)
+    # What torchrun does, without the imports of three new Pythons.
+    ended = run_ranks(command, 2, env={**environment, "PYTHONWARNINGS": "ignore"}, timeout=250)
     assert all(map(ended_well, ended)), ended
     results = json.loads((tmp_path / "output" / "results.json").read_text())
     assert (tmp_path / "output" / "report.png").is_file()
@@ -205,9 +193,3 @@ def test_rounds_know_the_version_of_the_bundle(name, overrides):
     without.read_config(BUNDLES / name / "configs" / "train.json")
     without.update(overrides())
     assert without.get_parsed_content("store").config_version is None
-
-
-def test_importing_the_package_changes_no_global_state():
-    state = torch.random.get_rng_state()
-    __import__("monai_sc")
-    assert torch.equal(state, torch.random.get_rng_state())

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from monai.bundle import ConfigParser
 
-from tests.bundles.conftest import NUM_CASES, workflow
+from tests.bundles.conftest import BUNDLES, NUM_CASES
 
 NOISES = ["none", "markov_expand", "markov_shrink", "dilate_erode"]
 WITHOUT_OWN_NOISE = ("brats2020", "isic2017")
@@ -20,9 +21,10 @@ def parsed(name, overrides):
     """Return a function that returns one item of the parsed configs of a training."""
 
     def parsed(key, *configs, **more):
-        made = workflow(name, "train", *configs, **overrides(**more))
-        made.initialize()
-        return made.parser.get_parsed_content(key)
+        parser = ConfigParser()
+        parser.read_config([BUNDLES / name / "configs" / f"{config}.json" for config in ("train", *configs)])
+        parser.update(overrides(**more))
+        return parser.get_parsed_content(key)
 
     return parsed
 

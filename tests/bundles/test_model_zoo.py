@@ -38,43 +38,16 @@ def metadata(bundle):
     return read_json(bundle / "configs" / "metadata.json")
 
 
-@pytest.fixture
-def verify(tmp_path):
-    """Return a function that holds metadata against the schema; where its file lies already, MONAI loads nothing."""
-    schema = shutil.copy(SCHEMA, tmp_path)
-    known = {"hash_type": "sha256", "hash_val": hashlib.sha256(SCHEMA.read_bytes()).hexdigest()}
-
-    def verify(metadata):
-        file = tmp_path / "metadata.json"
-        file.write_text(json.dumps(metadata), encoding="utf-8")
-        verify_metadata(meta_file=str(file), filepath=schema, **known)
-
-    return verify
-
-
-def test_metadata_fit_the_schema(metadata, verify):
+def test_metadata_fit_the_schema_and_what_the_zoo_asks_beyond_it(metadata, tmp_path):
     assert metadata["schema"].endswith(f"/{SCHEMA.name}")
-    verify(metadata)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"task": None}, "None is not of type 'string'"),
-        ({"references": "a paper"}, "'a paper' is not of type 'array'"),
-        ({"network_data_format": {"inputs": {}}}, "'outputs' is a required property"),
-    ],
-)
-def test_wrong_metadata_do_not_fit_the_schema(metadata, verify, wrong, message):
-    with pytest.raises(ValueError, match=message):
-        verify({**metadata, **wrong})
-
-
-def test_metadata_have_what_the_zoo_asks_beyond_the_schema(metadata):
+    schema, file = shutil.copy(SCHEMA, tmp_path), tmp_path / "metadata.json"  # where it lies, MONAI loads nothing
+    known = {"hash_type": "sha256", "hash_val": hashlib.sha256(SCHEMA.read_bytes()).hexdigest()}
+    file.write_text(json.dumps(metadata), encoding="utf-8")
+    verify_metadata(meta_file=str(file), filepath=schema, **known)
+    file.write_text(json.dumps({**metadata, "task": None}), encoding="utf-8")
+    with pytest.raises(ValueError, match="None is not of type 'string'"):
+        verify_metadata(meta_file=str(file), filepath=schema, **known)
     assert {"changelog", "name", "intended_use", "references", "data_source", "eval_metrics"} <= set(metadata)
-
-
-def test_changelog_begins_with_the_version(metadata):
     versions = list(metadata["changelog"])
     assert versions[0] == metadata["version"]
     assert versions == sorted(versions, key=Version, reverse=True)
@@ -86,13 +59,7 @@ def test_files_are_those_of_the_zoo(bundle):
     for file in [*files, *(f"configs/{name}.json" for name in configs)]:
         assert (bundle / file).stat().st_size > 0
     assert (bundle / "models" / "model.pt").exists() or (bundle / "large_files.yml").exists()
-
-
-def test_no_file_is_too_large_for_the_zoo(bundle):
     assert [file.name for file in bundle.rglob("*") if file.stat().st_size > 25 * MEGABYTES] == []
-
-
-def test_no_file_names_a_folder_of_somebody(bundle):
     personal = re.compile(r"(?<![\w.@])/(?:home|Users|root|mnt|media|tmp|work|workspace|scratch)\b|\b[A-Z]:\\")
     for file in bundle.rglob("*"):
         if file.is_file() and file.suffix != ".pt":
@@ -126,22 +93,15 @@ def unmet(requirements, pinned):
     ]
 
 
-def test_packages_are_those_of_the_project(pinned):
+def test_packages_are_those_of_the_project_and_can_be_installed_together(pinned):
+    assert unmet(["numpy>=2", "numpy<2", "torch>=2; extra == 'all'", "scipy"], {"numpy": "2.4.6"}) == ["numpy<2"]
     assert pinned["monai-sc"] == PROJECT["version"]
     assert {"monai", "torch", "numpy", "pytorch-ignite", "nibabel"} <= set(pinned)
     assert unmet(PROJECT["dependencies"], pinned) == []
-
-
-def test_packages_can_be_installed_together(pinned):
     if any(importlib.metadata.version(name) != pinned[name] for name in ("monai", "numpy")):
         pytest.skip("what other versions require says nothing about these")
     for package in [*pinned, *(Requirement(line).name for line in PROJECT["dependencies"])]:
         assert unmet(importlib.metadata.requires(package) or [], pinned) == [], package
-
-
-def test_unmet_requirements_are_found():
-    lines = ["numpy>=2", "numpy<2", "torch>=2; extra == 'all'", "scipy"]
-    assert unmet(lines, {"numpy": "2.4.6", "torch": "1.0"}) == ["numpy<2"]
 
 
 @pytest.mark.parametrize("config", ["train", "inference"])

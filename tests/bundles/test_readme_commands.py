@@ -8,9 +8,10 @@ import shlex
 
 import pytest
 
-from tests.bundles.conftest import EPOCHS
+from tests.bundles.conftest import EPOCHS, NUM_CASES
 
 SECTION = re.compile(r"^## Try it.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+SMALLER = {"--num_cases": NUM_CASES}
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -28,7 +29,10 @@ def test_commands_of_the_readme_run_in_a_copy_of_the_folder(bundle, run_module, 
     monkeypatch.chdir(bundle)
     shipped = {file: file.read_bytes() for file in bundle.rglob("*") if file.is_file()}
     for command in commands((bundle / "docs" / "README.md").read_text(encoding="utf-8")):
-        if "--epochs_per_round" in command:  # in a test, commands need only run
+        for option, value in SMALLER.items():  # in a test, commands need only run
+            if option in command:
+                command[command.index(option) + 1] = str(value)
+        if "--epochs_per_round" in command:
             command[command.index("--epochs_per_round") + 1] = str(EPOCHS.get(bundle.name, 2))
         run_module(command)
     assert {file: file.read_bytes() for file in shipped} == shipped

@@ -7,8 +7,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 TERM = re.compile(r"^`(.+)`\n: ", re.MULTILINE)
@@ -41,19 +39,11 @@ def is_a_message(text):
     return any(match(message) for message in messages())
 
 
-@pytest.mark.parametrize("text", quoted(PAGE))
-def test_a_quoted_message_is_in_the_package(text):
-    assert is_a_message(text)
-
-
-def test_the_page_quotes_each_message_once():
+def test_the_page_quotes_messages_of_the_package_once():
     texts = quoted(PAGE)
-    assert len(texts) == len(set(texts)) >= 35
-
-
-@pytest.mark.parametrize("text", quoted(PAGE))
-def test_a_message_with_another_word_is_noticed(text):
-    parts = re.split(r"(<[a-z]+>|[^\w<]+)", text)
-    longest = parts.index(max((part for part in parts if part.isalpha()), key=len))
-    assert not is_a_message("".join([*parts[:longest], "other", *parts[longest + 1 :]]))
-    assert not is_a_message(f"Please: {text}")
+    assert [text for text in texts if not is_a_message(text)] == []
+    assert len(texts) == len(set(texts)) >= 20
+    for text in texts:  # one with another word would be noticed
+        parts = re.split(r"(<[a-z]+>|[^\w<]+)", text)
+        longest = parts.index(max((part for part in parts if part.isalpha()), key=len))
+        assert not is_a_message("".join([*parts[:longest], "other", *parts[longest + 1 :]]))
