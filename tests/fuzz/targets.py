@@ -64,7 +64,8 @@ NO_TARGETS = {
         ("MarkovParameters", "MarkovRates", "LabelNoiseOptions", "MarkovNoiseOptions"), "the types of keyword arguments"
     ),
     **dict.fromkeys(("RandLabelNoise", "RandLabelNoised"), "a base of noises that are targets"),
-    "WatchedVoxel": "an option of a handler",
+    **dict.fromkeys(("PickAndLearnNet", "QualityAwarenessModule"), "networks"),
+    "WatchedVoxel": "a record of what a method did",
     "case_seed": "takes a number and a text, of which all are right",
 }
 """What is public and no target, with the reason."""
