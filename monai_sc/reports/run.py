@@ -189,9 +189,9 @@ def write_report(
 ) -> Path:
     """Write the report of a run, print its tables, and return the path of the page.
 
-    The files are ``report.html``, a page for itself, with ``report_data.json`` and ``report_cases.csv`` (see
-    :py:func:`~monai_sc.reports.page.write_page`); ``results.json``, which ``python -m monai_sc report`` makes the page
-    from again; and ``report.png``, a picture of some cases.
+    The files are ``report.html``, a page for itself, with ``report_data.json`` and ``report_cases.csv``;
+    ``results.json``, which ``python -m monai_sc report`` makes the page from again; and ``report.png``, a picture of
+    some cases.
 
     Args:
         store: of the run.

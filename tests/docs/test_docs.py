@@ -1,8 +1,7 @@
-"""The blocks of README, CONTRIBUTING and docs, run page by page in the order of a reader, in one folder for each page.
+"""The blocks of README, CONTRIBUTING and docs, run page by page in order, in one folder for each page.
 
-Python blocks share a namespace. A command that bash would take no part in runs in this process, by the real module with
-its real arguments, since each new process would import PyTorch and MONAI again; any other block runs in bash. That the
-commands work as processes of their own is the matter of ``tests/commands``.
+Python blocks share a namespace. Commands that need no bash run in this process, with their real arguments, since each
+new process would import PyTorch and MONAI again; other blocks run in bash.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ FENCE = re.compile(
 )
 UNKNOWN = {"", "console", "ipython", "py", "pycon", "python3", "sh", "shell", "shell-session", "zsh"}
 
-# Commands that no test can run, and where they are checked instead.
+# Commands that no test runs, and why.
 NOT_RUN = {
     ("README.md", "make demo"): "makes an environment; the configs that it then runs are run by tests/bundles",
     ("README.md", "make test"): "is what runs this test, in CI too",
     ("README.md", 'pip install ".[bundle]"'): "needs the network; make, and so CI, installs in the same way",
 }
 
-# Words that make a command small or let it do with few files: added at its end where all of the first ones are in it.
+# Options added to commands that contain the first words, to make them small or let them run with few files.
 SMALL = "{'train': 4, 'clean': 3, 'test': 3}"
 ADDED = [
     (
@@ -57,33 +56,20 @@ ADDED = [
     (["stand-in"], ["--cases", "1", "1", "1"]),
 ]
 
-# What a page takes for granted that its reader has: files of his own, a clone, a data set, trainings made before.
+# Files that the reader of a page has: labels and images, a clone, a data set, finished trainings.
 ASSUMED = {
-    "README.md": [
-        "labels",
-        "expert",
-        "images",
-        "nnUNet_cv",
-        "labelsTr",
-        "imagesTr",
-        "masks",
-        "bundles",
-        "comparison of README",
-    ],
-    "docs/ablations.md": ["bundles", "noise-level"],
     "docs/command_line.md": ["labels", "expert", "output"],
     "docs/correction.md": ["labels", "expert", "images", "nnUNet_cv", "labelsTr", "imagesTr"],
     "docs/data_sets.md": ["ISIC", "MICCAI_BraTS2020_TrainingData"],
-    "docs/methods.md": ["bundles", "comparison of methods"],
+    "docs/methods.md": ["bundles", "comparison", "noise-level"],
     "docs/noise.md": ["masks", "scans"],
     "docs/report.md": ["corrected", "imagesTr"],
     "docs/workflow.md": ["bundles"],
 }
 
-# What is in a file when a page was run.
+# Texts that files contain after a page was run.
 WRITTEN = {
-    "README.md": {"report/report.html": "large", "corrected/report.html": "labels moved by -"},
-    "docs/start.md": {"corrected/report.html": "labels moved by -"},
+    "README.md": {"audit/report.html": "biased", "corrected/report.html": "labels moved by -"},
     "docs/tutorials/audit.md": {"audit/report.html": "biased"},
     "docs/tutorials/nnunet.md": {"corrected/report.html": "held-out case"},
     "docs/tutorials/trainer.md": {"report/report.html": "disc"},
@@ -128,21 +114,6 @@ def added_to(line):
     return line
 
 
-def processes_of(words, block):
-    """Return the call of one process and the environments of all, if they need not run at one time."""
-    array = re.search(r"^#SBATCH --array=0-(\d+)$", block, re.MULTILINE)
-    if words[0] == "torchrun":
-        count = int(next(word for word in words if word.startswith("--nproc_per_node=")).partition("=")[2])
-        words = ["python", *words[words.index("-m") :]]
-        return words, [{"RANK": str(k), "WORLD_SIZE": str(count)} for k in range(count)]
-    if array is not None:
-        last = array[1]
-        common = {"MIN": "0", "MAX": last, "COUNT": str(int(last) + 1)}
-        tasks = [common | {"ID": str(k)} for k in range(int(last) + 1)]
-        return words, [{f"SLURM_ARRAY_TASK_{key}": value for key, value in task.items()} for task in tasks]
-    return words, [{}]
-
-
 def is_run(page, line):
     return (page, line.split(" #")[0].strip()) not in NOT_RUN
 
@@ -166,23 +137,19 @@ def run_in_bash(block, folder):
     assert "Warning" not in done.stderr, done.stderr
 
 
-def run_shell(block, page, folder, run_module, monkeypatch):
+def run_shell(block, page, folder, run_module):
     lines = [added_to(line) for line in lines_of(block) if is_run(page, line)]
     calls = [words_of(line) for line in lines]
     if None in calls:
         run_in_bash("\n".join(lines), folder)
         return
     for words in calls:
-        command, environments = processes_of(words, block)
-        if words[0] == "torchrun" and "monai.bundle" in words:  # whose processes talk to one another
-            ended = run_ranks(command[1:], len(environments), cwd=folder)
+        if words[0] == "torchrun":
+            count = next(word for word in words if word.startswith("--nproc_per_node=")).partition("=")[2]
+            ended = run_ranks(words[words.index("-m") :], int(count), cwd=folder)
             assert all(map(ended_well, ended)), ended
-            continue
-        for environment in environments:
-            with monkeypatch.context() as patch:
-                for name, value in environment.items():
-                    patch.setenv(name, value)
-                run_module(command)
+        else:
+            run_module(words)
 
 
 def write_files(folder, wanted):
@@ -234,12 +201,14 @@ def give(tmp_path, write_cells, run_module):
         folders = ["--predictions=nnUNet_cv", "--labels=labelsTr", "--clean=expert", "--out=corrected"]
         run_module(["python", "-m", "monai_sc", "correct", *folders])
 
-    def compared(bundle, methods, noises, seeds, data):
-        names = [f"{noise}/{method}" for noise in noises for method in methods if method != "clean"]
-        folder = tmp_path / "bundles" / bundle
-        settings = {"protocol": "paper", "dataset_dir": str(data or folder / "data")}
-        names.append("none/clean")
-        write_cells(tmp_path / "comparison", folder, "comparison.json", names, seeds=range(seeds), **settings)
+    def compared():
+        noises = ["markov_expand", "markov_shrink", "dilate_erode"]
+        names = [f"{noise}/{method}" for noise in noises for method in METHODS if method != "clean"]
+        settings = {"protocol": "paper", "dataset_dir": str(tmp_path / "DATA")}
+        folder = tmp_path / "bundles" / "jsrt"
+        write_cells(
+            tmp_path / "comparison", folder, "comparison.json", [*names, "none/clean"], seeds=range(5), **settings
+        )
 
     def noise_level():
         names = [f"steps-{steps}/{method}" for steps in (180, 240, 320, 400) for method in ("noisy", "sc")]
@@ -249,14 +218,10 @@ def give(tmp_path, write_cells, run_module):
             tmp_path / "level", tmp_path / "bundles" / "jsrt", "settings.json", names, seeds=range(3), **settings
         )
 
-    jsrt_noises = ["markov_expand", "markov_shrink", "dilate_erode"]
     one_each = {"train": 1, "clean": 1, "test": 1}
     makers = {
         "bundles": copy_bundles,
-        "comparison of README": lambda: compared(
-            "phantom", ["noisy", "sce", "sc", "clean"], ["markov_expand"], 1, None
-        ),
-        "comparison of methods": lambda: compared("jsrt", METHODS, jsrt_noises, 5, tmp_path / "DATA"),
+        "comparison": compared,
         "corrected": correct,
         "ISIC": lambda: STAND_INS["isic2017"](Path("ISIC"), num_cases=one_each),
         "MICCAI_BraTS2020_TrainingData": lambda: STAND_INS["brats2020"](
@@ -295,7 +260,7 @@ def test_blocks_run_in_the_order_of_a_reader(page, tmp_path, give, run_module, m
             # as many empty lines as stand before it, for the traceback
             exec(compile("\n" * line + block, ROOT / page, "exec"), namespace)
         elif language == "bash":
-            run_shell(block, page, tmp_path, run_module, monkeypatch)
+            run_shell(block, page, tmp_path, run_module)
     for file, part in WRITTEN.get(page, {}).items():
         assert part in (tmp_path / file).read_text(encoding="utf-8")
 
