@@ -15,8 +15,10 @@ import torch
 from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 
-from monai_sc.correction import ClassCorrection, ClassFit, Fitted, SpatialCorrector
+from monai_sc.correction import Fitted, SpatialCorrector
+from monai_sc.correction.class_fit import ClassFit
 from monai_sc.correction.fitting import nothing_fitted
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.functional.checks import as_array, check_same_shape
 from monai_sc.handlers.prediction import ArraysOnDisk
 from monai_sc.handlers.run_options import RunOptions, in_unit

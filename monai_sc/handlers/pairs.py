@@ -12,9 +12,9 @@ import numpy as np
 from monai.data import MetaTensor
 from monai.utils import MetaKeys
 
-from monai_sc.correction import ClassFit, Fitted
+from monai_sc.correction import Fitted
 from monai_sc.correction.cases import Cases, Size, in_voxels, unit_of
-from monai_sc.correction.class_fit import judge_labels
+from monai_sc.correction.class_fit import ClassFit, judge_labels
 from monai_sc.correction.fitted import Fields
 from monai_sc.correction.fitting import fit_cases
 from monai_sc.files.cases import LazyCases, files_of

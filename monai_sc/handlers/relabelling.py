@@ -14,10 +14,12 @@ from monai.data import DataLoader
 from monai.engines import SupervisedTrainer
 from monai.utils import MetaKeys
 
-from monai_sc.correction import ClassFit, Corrected, Fitted
+from monai_sc.correction import Fitted
 from monai_sc.correction.cases import Size, in_voxels
+from monai_sc.correction.class_fit import ClassFit
 from monai_sc.correction.fitted import Fields
 from monai_sc.correction.given import given_row, settle_rows, with_pending
+from monai_sc.correction.label import Corrected
 from monai_sc.correction.state import plain, read
 from monai_sc.functional.checks import check_same_shape
 from monai_sc.functional.threads import in_threads

@@ -172,6 +172,8 @@ class SpatialCorrectionHandler(StoreRun):
         """Attach to a trainer, behind the handlers that validate or step the schedule, before those that save."""
         super().attach(engine)
         engine.register_events(*RoundEvents)
+        # A finished run that is started again has no epoch left, and so never starts.
+        engine.add_event_handler(Events.COMPLETED, lambda: setattr(engine.state, "spatial_correction", self.history))
 
     def _start(self, engine: SupervisedTrainer) -> None:
         if self.evaluator is not None:
