@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monai_sc.handlers.prediction import prepare_plain_batch
 from monai_sc.handlers.progress import ProgressHandler
 from monai_sc.handlers.resume import OtherRunError, ResumeHandler
 from monai_sc.handlers.spatial_correction import RoundEvents, SpatialCorrectionHandler
@@ -13,5 +14,6 @@ __all__ = [
     "ResumeHandler",
     "RoundEvents",
     "SpatialCorrectionHandler",
+    "prepare_plain_batch",
     "start_at_prior",
 ]

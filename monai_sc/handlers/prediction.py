@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data import MetaTensor, decollate_batch
-from monai.engines import SupervisedTrainer
+from monai.engines import SupervisedTrainer, default_prepare_batch
 from monai.inferers import Inferer
 from monai.networks.utils import eval_mode
 from rich.console import Console
@@ -49,6 +49,16 @@ def predict(
                     f"{case.get('id', '?')!r}: training has diverged."
                 )
             yield case, found
+
+
+def prepare_plain_batch(batchdata: Any, device: Any = None, non_blocking: bool = False, **options: Any) -> Any:
+    """Return images and labels of a batch without metadata: a ``prepare_batch`` that makes a training faster.
+
+    A ``MetaTensor`` carries its metadata through every layer of a network, which takes up to a quarter of an epoch on
+    small images. What handlers and transforms read is still in the batch.
+    """
+    images, labels, *_ = default_prepare_batch(batchdata, device, non_blocking, **options)
+    return tuple(x.as_tensor() if isinstance(x, MetaTensor) else x for x in (images, labels))
 
 
 class ArraysOnDisk(Sequence[np.ndarray]):

@@ -5,7 +5,7 @@ from monai.data import DataLoader, Dataset, MetaTensor
 from monai.engines import SupervisedTrainer
 from monai.inferers import SimpleInferer
 
-from monai_sc.handlers.prediction import ArraysOnDisk, predict
+from monai_sc.handlers.prediction import ArraysOnDisk, predict, prepare_plain_batch
 
 
 def test_arrays_are_read_from_the_disk_one_by_one(tmp_path):
@@ -91,3 +91,13 @@ def test_output_that_is_not_finite_is_refused(case, name):
     message = rf"must be finite, got nan or infinite values for case {name}: training has diverged\."
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         list(predict(trainer, loader, [Times(1.0), trainer.network]))
+
+
+def test_plain_batch_is_that_of_monai_without_metadata():
+    image, label = (MetaTensor(torch.full((2, 1, 4, 4), value)) for value in (1.0, 0.0))
+    batch = {"image": image, "label": label}
+    found = prepare_plain_batch(batch, torch.device("cpu"))
+    assert [type(x) for x in found] == [torch.Tensor, torch.Tensor]
+    assert all(torch.equal(x, given.as_tensor()) for x, given in zip(found, (image, label), strict=True))
+    assert prepare_plain_batch({"image": image})[1] is None
+    assert isinstance(batch["image"], MetaTensor)
