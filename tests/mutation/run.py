@@ -37,7 +37,6 @@ import monai_sc
 ROOT = Path(__file__).parents[2]
 EXPLAINED = Path(__file__).with_name("explained.toml")
 BUILD = ROOT / "build" / "mutants"  # which test executes which lines, for as long as neither changes
-KILLED = BUILD / "killed.txt"
 QUICK = 0.05  # seconds of a test that may look at a file, such as at its signatures, although it executes no line of it
 
 
@@ -147,11 +146,11 @@ class Copies:
             self.wait()
 
 
-def run_tests(copy, files, plugin, marked):
+def run_tests(copy, files, plugin):
     for file in files:
         if file.startswith("monai_sc/"):  # else pytest would import it a second time, behind its package
             importlib.import_module(file.removesuffix(".py").replace("/", "."))
-    options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={copy}/basetemp", "-m", marked]
+    options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={copy}/basetemp", "-m", "not slow"]
     return pytest.main([*options, *files], plugins=[plugin])
 
 
@@ -160,19 +159,19 @@ def check_unchanged(copy, status):
         sys.exit(f"Without a change the tests must pass:\n{(copy / 'output.txt').read_text()}")
 
 
-def trace(copies, folder, files, marked):
-    """Return ``{test: [seconds, {file name: lines of the folder}]}`` of the tests in ``files`` that are so marked."""
+def trace(copies, folder, files):
+    """Return ``{test: [seconds, {file name: lines of the folder}]}`` of the tests in ``files``."""
     sources = b"".join(path.read_bytes() for path in sorted((copies.origin / folder).glob("*.py")))
     tests = {}
 
     def start(file):
-        key = hashlib.sha256(sources + (copies.origin / file).read_bytes() + marked.encode()).hexdigest()[:16]
+        key = hashlib.sha256(sources + (copies.origin / file).read_bytes()).hexdigest()[:16]
         known = BUILD / f"{file.replace('/', '.')}-{key}.json"
 
         def work(copy):
             tracer = Tracer(copy / folder)
             with tracer.coverage.collect():
-                status = run_tests(copy, [file], tracer, marked)
+                status = run_tests(copy, [file], tracer)
             (copy / "traced.json").write_text(json.dumps(tracer.tests()))
             return status
 
@@ -192,8 +191,8 @@ def trace(copies, folder, files, marked):
     return tests
 
 
-def try_changes(copies, file, changes, tests, options, report):
-    """Call ``report(change, outcome)`` for each of ``changes``; the tests must pass without any."""
+def try_changes(copies, file, changes, tests, most, report):
+    """Call ``report(change, outcome)`` for each of ``changes``, after tests of at most so many seconds."""
     executed = {test: lines[Path(file).name] for test, (_, lines) in tests.items() if Path(file).name in lines}
     others = {test for test, (seconds, _) in tests.items() if test in executed or seconds < QUICK}
 
@@ -203,13 +202,13 @@ def try_changes(copies, file, changes, tests, options, report):
         # Global lines are in none; compiled ones are only in those that execute them in Python too.
         for test in sorted(others, key=lambda test: (test not in hit, tests[test][0])):
             seconds += tests[test][0]
-            if seconds < options.seconds or not chosen:
+            if seconds < most or not chosen:
                 chosen.append(test)
 
         def work(copy):
             if change:
                 (copy / file).write_text(change.code)
-            return run_tests(copy, sorted({test.split("::")[0] for test in chosen}), Chosen(chosen), options.marked)
+            return run_tests(copy, sorted({test.split("::")[0] for test in chosen}), Chosen(chosen))
 
         def done(copy, status):
             shutil.copyfile(copies.origin / file, copy / file)
@@ -217,7 +216,7 @@ def try_changes(copies, file, changes, tests, options, report):
                 return check_unchanged(copy, status)
             report(change, {0: "survived", 5: "survived", -signal.SIGKILL: "killed, hangs"}.get(status, "killed"))
 
-        copies.start(work, done, 60 + 5 * min(seconds, options.seconds))  # what numba compiles it compiles anew
+        copies.start(work, done, 60 + 5 * min(seconds, most))  # what numba compiles it compiles anew
 
     start(None)
     copies.finish()
@@ -244,10 +243,6 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     parser.add_argument("--tests", nargs="*", help="files of tests (default: those of the subpackage)")
     parser.add_argument("--seconds", type=float, default=60, help="of tests for each mutant (default: 60)")
-    parser.add_argument(
-        "--slow", dest="marked", action="store_const", const="", default="not slow", help="also run slow tests"
-    )
-    parser.add_argument("--resume", action="store_true", help="do not try again what an earlier run has killed")
     parser.add_argument("--least", type=float, default=90, help="fail below this score in percent (default: 90)")
     options = parser.parse_args()
     files = [file for name in options.files or ["monai_sc/functional"] for file in sources_of(ROOT / name)]
@@ -256,7 +251,6 @@ def main() -> None:
         if " ".join(entry["line"].split()) not in " ".join((ROOT / entry["file"]).read_text().split()):
             sys.exit(f"{entry['file']} has no more the line {entry['line']!r} of {EXPLAINED.name}.")
     BUILD.mkdir(parents=True, exist_ok=True)
-    killed_before = set(KILLED.read_text().split()) if options.resume and KILLED.exists() else set()
     import_others()
     total = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -276,14 +270,10 @@ def main() -> None:
                 count[outcome.split(",")[0]] += 1
                 if outcome != "killed":
                     print(f"{file}:{change.span.start} {outcome}\n  - {change.before}\n  + {change.after}", flush=True)
-                if outcome.startswith("killed"):
-                    with KILLED.open("a") as noted:
-                        noted.write(f"{digest_of(file, change)}\n")
 
-            again = [c for c in open_changes if digest_of(file, c) not in killed_before]
-            count["killed"] = len(open_changes) - len(again)
-            if again:
-                try_changes(copies, file, again, trace(copies, str(subpackage), tests, options.marked), options, report)
+            if open_changes:
+                traced = trace(copies, str(subpackage), tests)
+                try_changes(copies, file, open_changes, traced, options.seconds, report)
             print_score(file, count)
             total = {key: total.get(key, 0) + count[key] for key in count}
     sys.exit(print_score("all", total) < options.least)
@@ -292,10 +282,6 @@ def main() -> None:
 def sources_of(path):
     found = sorted(path.glob("*.py")) if path.is_dir() else [path]
     return [str(file.relative_to(ROOT)) for file in found]
-
-
-def digest_of(file, change):
-    return hashlib.sha256(f"{file}\0{change.code}".encode()).hexdigest()[:16]
 
 
 def print_score(name, count):
