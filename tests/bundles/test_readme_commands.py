@@ -50,14 +50,3 @@ def test_commands_of_the_readme_run_in_a_copy_of_the_folder(bundle, run_module, 
     predictions = [file for file in bundle.rglob("predictions/**/*") if file.is_file()]
     assert predictions
     assert all(file.stat().st_size > 0 for file in predictions)
-
-
-def test_commands_are_read_as_the_shell_reads_them():
-    text = "## Try it\n\n```bash\npython -m a \\\n    --b \"['c', 'd']\"\npython -m e\n```\n\n## More\n\n```bash\n```\n"
-    assert commands(text) == [["python", "-m", "a", "--b", "['c', 'd']"], ["python", "-m", "e"]]
-
-
-@pytest.mark.parametrize("text", ["## Commands\n\n```bash\nls\n```\n", "## Try it\n\nText.\n"])
-def test_readme_without_commands_fails(text):
-    with pytest.raises(AssertionError, match="must have one"):
-        commands(text)

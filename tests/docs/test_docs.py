@@ -278,32 +278,3 @@ def test_what_is_not_run_and_what_is_assumed_is_still_there():
     assert {page for page in PAGES if has_blocks(page)} >= {*ASSUMED, *WRITTEN}
     for wanted, _ in ADDED:
         assert any(set(wanted) <= set(line.split()) for _, line in lines), wanted
-
-
-def test_blocks_are_found_with_their_lines():
-    text = (
-        "text\n```python\na = 1\n```\n- item\n\n  ```bash\n  ls \\\n    -a\n\n  # all\n  ```\n```{toctree} x\nb\n```\n"
-    )
-    assert fences(text) == [("python", "a = 1\n", 2), ("bash", "ls \\\n  -a\n\n# all\n", 7), ("{toctree}", "b\n", 13)]
-    assert lines_of(fences(text)[1][1]) == ["ls -a"]
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("monai-sc restore 'a b'  # a note", ["python", "-m", "monai_sc", "restore", "a b"]),
-        ("python -m monai.bundle run --a \"['b','c']\"", ["python", "-m", "monai.bundle", "run", "--a", "['b','c']"]),
-        ("monai-sc audit --json | cat", None),
-        ("monai-sc completion bash > file", None),
-        ('python -m monai_sc audit --labels "$HOME"', None),
-        ("RANK=0 python -m monai_sc audit", None),
-        ("ls", None),
-    ],
-)
-def test_commands_that_need_no_bash_are_read_as_it_reads_them(line, words):
-    assert words_of(line) == words
-
-
-def test_what_fails_in_bash_is_told(tmp_path):
-    with pytest.raises(AssertionError, match="no such place"):
-        run_in_bash("echo no such place >&2; false | cat; echo on", tmp_path)
