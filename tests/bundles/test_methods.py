@@ -18,7 +18,7 @@ WITHOUT_CLEAN_CASES = ("clean", "sc")
 # All in one bundle of pictures; those that change most of a training in that of volumes, whose network has several
 # outputs in training; and one of them in each of the others. The correction is what the bundles themselves train.
 TRAINED = [("phantom", method) for method in METHODS]
-TRAINED += [("brats2020", method) for method in ("cle", "ct_plus", "elr", "qam")]
+TRAINED += [("brats2020", method) for method in ("ct_plus", "elr", "qam")]
 TRAINED += [(name, "ct_plus") for name in ("cityscapes", "isic2017", "jsrt")] + [("lidc_idri", "elr")]
 
 
