@@ -6,6 +6,7 @@ a comparison leaves when its trainings are done.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import runpy
@@ -21,6 +22,12 @@ from monai.data import MetaTensor
 from monai.utils import set_determinism
 
 SPACING = (2.0, 0.5, 3.0)
+
+
+def pytest_collection_finish():
+    """Leave what was imported and collected out of each search for garbage: PyTorch and MONAI are millions of objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def _meta_tensor(array):

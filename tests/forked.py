@@ -5,6 +5,7 @@ That a command works in a new Python is told by the tests of ``tests/commands``,
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -103,6 +104,7 @@ def ended_well(done):
 
 def _become(arguments, folder, environment, *outputs):
     """Do what a new Python would."""
+    gc.freeze()  # as in conftest.py
     multiprocessing.set_start_method(None, force=True)  # else workers would have a server that outlives this process
     os.chdir(folder)
     os.environ.clear()
