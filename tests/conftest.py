@@ -25,7 +25,7 @@ SPACING = (2.0, 0.5, 3.0)
 
 
 def pytest_collection_finish():
-    """Leave what was imported and collected out of each search for garbage: PyTorch and MONAI are millions of objects."""
+    """Leave what was imported out of each search for garbage: PyTorch and MONAI are millions of objects."""
     gc.collect()
     gc.freeze()
 
