@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +7,7 @@ from monai.data import DataLoader, Dataset, MetaTensor
 from monai.engines import SupervisedTrainer
 from monai.inferers import SimpleInferer
 
+from monai_sc.handlers import prediction
 from monai_sc.handlers.prediction import ArraysOnDisk, predict, prepare_plain_batch
 
 
@@ -77,12 +80,16 @@ def test_inferer_is_that_of_the_trainer_unless_one_is_given():
     assert (own.calls, other.calls) == (2, 2)
 
 
-@pytest.mark.parametrize("progress", [False, True])
-def test_progress_is_shown_if_it_is_wanted(capsys, progress):
+@pytest.mark.parametrize(("progress", "terminal"), [(False, True), (True, True), (True, False)])
+def test_progress_is_shown_on_a_terminal_if_it_is_wanted(monkeypatch, progress, terminal):
     trainer, loader = trainer_of([{"image": torch.zeros(1, 2)}], Times(1))
+    shown = []
+    monkeypatch.setattr(prediction, "Console", lambda: SimpleNamespace(is_terminal=terminal))
+    monkeypatch.setattr(
+        prediction, "track", lambda own, text, disable, **_: shown.extend([] if disable else [text]) or own
+    )
     list(predict(trainer, loader, [trainer.network], description="the clean cases", progress=progress))
-    shown = "".join(capsys.readouterr())  # commands that ran before may have sent progress to standard error
-    assert ("the clean cases" in shown) == progress
+    assert shown == ["the clean cases"] * (progress and terminal)
 
 
 @pytest.mark.parametrize(("case", "name"), [({"id": "a"}, "'a'"), ({}, "'?'")])
