@@ -33,11 +33,6 @@ class Brats2020Layout(Layout):
     The folders of the cases, such as ``BraTS20_Training_001``, may lie at any depth. In it ``{case}_flair.nii.gz`` and
     so on are the scans, ``{case}_seg.nii.gz`` is the mask; ``.nii`` does as well. Other folders and files are left out.
 
-    Args:
-        source: the folder as it was unpacked, or one above.
-        modalities: kinds of scan that become the channels of the image, in this order, of ``"flair"``, ``"t1"``,
-            ``"t1ce"`` and ``"t2"``.
-
     Raises:
         ValueError: when ``modalities`` are none, repeated, or others.
     """

@@ -45,11 +45,6 @@ class CityscapesLayout(Layout):
     at least 1. A part that is there alone is divided by the preparation instead. The official test part, whose labels
     are not public, and train_extra are not read. A frame is a group of its own: some cities are one long sequence.
 
-    Args:
-        source: the folder with ``leftImg8bit``, ``gtFine`` and ``gtCoarse``.
-        min_car_share: of the pixels of an image, in ``[0, 1]``; 0 keeps images without a car.
-        seed: of the choice of the clean cases.
-
     Raises:
         ValueError: when ``min_car_share`` is out of range.
     """

@@ -57,9 +57,6 @@ class Layout(ABC):
 
     A class for each data set; an object looks at one folder, which it only reads.
 
-    Args:
-        source: the folder as it was unpacked.
-
     Attributes:
         name: of the data set, as of its bundle.
         classes: of the masks, in the order of their channels.
@@ -85,11 +82,7 @@ class Layout(ABC):
         """
 
     def missing(self, cases: Sequence[SourceCase]) -> list[str]:
-        """Return what the official data set has and the folder lacks, one phrase for each.
-
-        Args:
-            cases: those that the folder holds.
-        """
+        """Return what the official data set has and the folder lacks, one phrase for each."""
         return []
 
     @abstractmethod
@@ -155,10 +148,6 @@ def folders_below(folder: Path) -> list[Path]:
 def open_picture(file: Path, modes: Sequence[str]) -> np.ndarray:
     """Return a picture ``(width, height)`` or ``(width, height, channels)`` as its file holds it; a palette as grey.
 
-    Args:
-        file: PNG, GIF, JPEG or another type that Pillow reads.
-        modes: of Pillow that are allowed, such as ``"L"`` (8 bits grey) or ``"RGB"``.
-
     Raises:
         ValueError: when it cannot be read, viewers turn it, or it has another mode.
     """
@@ -176,11 +165,6 @@ def open_picture(file: Path, modes: Sequence[str]) -> np.ndarray:
 
 def refuse_unpaired(images: Mapping[str, Path], masks: Mapping[str, Path], folders: tuple[Path, Path]) -> None:
     """Refuse an image without its mask, and a mask without its image.
-
-    Args:
-        images: files by their id.
-        masks: files by their id.
-        folders: of the images, and of the masks.
 
     Raises:
         ValueError: naming the first of them, or the folder of the images when it holds none.
@@ -210,11 +194,6 @@ def open_rgb(file: Path) -> np.ndarray:
 
 def open_label(file: Path, values: Sequence[int], modes: Sequence[str]) -> np.ndarray:
     """Return a picture of labels ``(width, height)``, uint8; one of 1 bit as 0 and 255.
-
-    Args:
-        file: PNG or another type that Pillow reads.
-        values: that it may hold.
-        modes: of Pillow that are allowed.
 
     Raises:
         ValueError: when it cannot be read, or has another mode or another value.

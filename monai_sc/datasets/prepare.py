@@ -48,11 +48,6 @@ def draw_splits(cases: Sequence[SourceCase], sizes: Mapping[str, int], seed: int
 
     The others are drawn by group, in proportion to ``sizes``: of groups of one case, as many as the proportion says; of
     larger ones, about as many. No split whose size is over 0 stays empty where there are enough groups.
-
-    Args:
-        cases: of the data set.
-        sizes: shares of the splits, such as their number of cases in the whole data set.
-        seed: of the draw.
     """
     split_of = {case.group: case.split for case in cases if case.split is not None}
     given = {case.split for case in cases}

@@ -25,10 +25,6 @@ CASES = 0.9  # of them must be better
 class Axes:
     """How the axes of an array lie in those of a label.
 
-    Args:
-        text: an orientation such as ``"RAS"``, or for each axis of the label which of the array it is, from 1, with a
-            minus where it runs the other way: ``"2,1"``, ``"-1,-2,3"``.
-
     Raises:
         ValueError: when it is none of these.
     """
@@ -49,10 +45,6 @@ class Axes:
 
     def of(self, ndim: int, affine: np.ndarray | None) -> tuple[int, ...]:
         """Return for each axis of a label which of the array it is, from 1, negative where it runs the other way.
-
-        Args:
-            ndim: number of axes of the label.
-            affine: of the label, which an orientation needs.
 
         Raises:
             ValueError: when they are of another number of axes, or there is no affine.
@@ -93,12 +85,7 @@ PIL_NAMES: dict[tuple[int, ...], str] = {
 
 
 def turning(order: Sequence[int], file: Path) -> str:
-    """Return how to turn copies of files like one: a command for pictures, an expression of numpy for volumes.
-
-    Args:
-        order: as :py:meth:`Axes.of` tells it.
-        file: one of them.
-    """
+    """Return how to turn copies of files like one: a command for pictures, an expression of numpy for volumes."""
     if file.suffix.lower() in PICTURES and tuple(order) in PIL_NAMES:
         return (
             'python -c "import sys; from PIL import Image; [Image.open(f).transpose(Image.Transpose.'
@@ -173,11 +160,6 @@ class AxesCheck:
 
     def refuse_turned(self, others: str, references: str, file: PathLike) -> None:
         """Refuse labels that fit others of the same cases much better when they are turned.
-
-        Args:
-            others: what a sentence calls the labels whose axes are in question.
-            references: the others.
-            file: one of ``others``.
 
         Raises:
             ValueError: with how to turn them.

@@ -116,12 +116,7 @@ def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
 
 
 class LazyCases(Sequence[Any]):
-    """What is loaded of some cases, each when it is asked for.
-
-    Args:
-        load: takes one of ``cases``.
-        cases: their names, or what else tells which they are.
-    """
+    """What is loaded of some cases, each when it is asked for."""
 
     def __init__(self, load: Callable[[Any], Any], cases: Sequence[Any]) -> None:
         self.load = load

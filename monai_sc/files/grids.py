@@ -157,11 +157,6 @@ class Grid(NamedTuple):
 def check_whole(path: Path, name: str, *, to_end: bool) -> None:
     """Refuse a file that is not there, is empty or may not be read; a NIfTI file or a picture that is not whole.
 
-    Args:
-        path: of the file.
-        name: of the file, as a sentence calls it.
-        to_end: decompress ``.nii.gz`` up to its checksum; else only its size must be what its header says.
-
     Raises:
         ValueError: with one sentence.
     """

@@ -107,10 +107,6 @@ def why_turned(path: PathLike) -> str:
 def read_image(files: PathLike | Sequence[PathLike], name: str) -> MetaTensor:
     """Return an image ``(channels, *spatial)`` as MONAI reads it, of one file, or of several with a channel each.
 
-    Args:
-        files: of the image.
-        name: what an error calls them.
-
     Raises:
         ValueError: when it cannot be read, or viewers turn it.
     """

@@ -16,10 +16,6 @@ DESCRIPTION = "dataset.json"  # of nnU-Net
 class Regions:
     """What the channels of predictions mean, whose values do not exclude each other.
 
-    Args:
-        sets: for each channel the values of the label map that it holds, such as ``[[1, 2], [1], [2]]``.
-        names: one per channel; by default the values, such as ``"1+2"``.
-
     Attributes:
         values: of all of them, sorted.
 

@@ -26,10 +26,6 @@ def values_in(array: np.ndarray, limit: int | None = None) -> np.ndarray:
     """Return the different values of an array, sorted; where there are more than ``limit``, some of them, more than it.
 
     Part by part, since a sorted copy of a volume costs memory.
-
-    Args:
-        array: real numbers, of any shape.
-        limit: where to stop.
     """
     found = np.empty(0, dtype=array.dtype)
     for part in _parts(array):
@@ -176,9 +172,6 @@ def masks_apart(found: Mapping[File, Sequence[float]]) -> tuple[File, File] | No
     """Return two files whose foreground has different values, such as 1 and 255, if that is how all files differ.
 
     Where no file holds more than one value, and one of these is the 255 of a mask, the values are no classes.
-
-    Args:
-        found: the values beside 0 of each file.
     """
     files = {own[0]: file for file, own in found.items() if len(own) == 1}
     if len(files) < 2 or max(files) < FULL_SCALE or any(len(own) > 1 for own in found.values()):

@@ -80,11 +80,6 @@ def check_choice(value: T, choices: Collection[object], name: str) -> T:
 def check_image_size(size: int | Sequence[int], ndim: int, divisor: int = 16) -> list[int]:
     """Return the size of an image that a network works on, as one number per spatial axis.
 
-    Args:
-        size: of each axis, or of all.
-        ndim: number of spatial axes.
-        divisor: of each size: a network that halves its input four times needs multiples of 16.
-
     Raises:
         ValueError: when there are more or fewer sizes, or one is not a multiple of ``divisor`` over 0.
     """

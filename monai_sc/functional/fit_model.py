@@ -28,25 +28,13 @@ MOST_SPREAD = 2.0
 
 
 def draw_num_steps(num_steps: int, step_spread: float, seed: int) -> int:
-    """Return the number of steps of one case: log-normal over cases, cut off two standard deviations from the median.
-
-    Args:
-        num_steps: median over cases, at least 0.
-        step_spread: standard deviation of the logarithm of the number over cases; 0 gives ``num_steps`` to all.
-        seed: of this case.
-    """
+    """Return the number of steps of one case: log-normal over cases, cut off two standard deviations from the median."""
     deviation = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,))).standard_normal()
     return round(num_steps * float(np.exp(step_spread * np.clip(deviation, -2, 2))))
 
 
 class RealPairs:
     """The usable pairs, cut down to the surroundings of their structures.
-
-    Args:
-        clean: see :py:func:`~monai_sc.functional.fit.fit_markov_noise`, as for the others.
-        noisy: as many.
-        spacing: of all pairs, or of each.
-        groups: of each pair.
 
     Attributes:
         clean: of each usable pair.

@@ -12,10 +12,6 @@ def bounding_box(mask: np.ndarray, margin: int | Sequence[int] = 0) -> tuple[sli
     """Return the box around the foreground of a boolean ``mask`` ``(*spatial)``, ``None`` if there is none.
 
     MONAI's ``generate_spatial_bounding_box`` does the same through copies of the image, several times slower.
-
-    Args:
-        mask: not written to.
-        margin: voxels that the box is larger on both sides, within the image; one number or one per axis.
     """
     box = []
     for axis, more in enumerate(np.broadcast_to(margin, mask.ndim)):
@@ -30,11 +26,6 @@ def filled(values: np.ndarray, gaps: np.ndarray, spacing: Sequence[float] | None
     """Return ``values`` ``(*spatial)``, whose gaps have the value of the nearest voxel beside them; 0 if there is none.
 
     A structure that meets voxels which are not known has no boundary there.
-
-    Args:
-        values: not written to.
-        gaps: boolean, same shape.
-        spacing: size of a voxel along each axis.
     """
     if gaps.all():
         return np.zeros_like(values)

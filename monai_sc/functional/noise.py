@@ -35,12 +35,6 @@ def march(mask: np.ndarray, expands: np.ndarray, march_prob: float, rng: np.rand
     the voxels that move: on the list of the class that is to lose voxels, it skips as many as a geometric law says. A
     voxel on the list that is not beside the boundary any more is taken off when it is visited; the one that takes its
     place has not been drawn yet, so it gets a draw of its own. All voxels of a step are chosen before the first moves.
-
-    Args:
-        mask: not written to.
-        expands: for each step whether it expands; else it shrinks.
-        march_prob: :math:`\theta_2`, in ``[0, 1]``.
-        rng: of the draws.
     """
     if march_prob == 0 or not len(expands):
         return mask.copy()

@@ -19,11 +19,6 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
 
     The function runs in one thread per core, four at most; the items are taken by the caller's thread, no more of them
     than there are threads. With one core there is no thread.
-
-    Args:
-        function: that leaves the interpreter to other threads for much of its time, as numpy, scipy and compiled
-            functions do.
-        items: any iterable.
     """
     threads = min(MOST, _cores())
     if threads < 2:

@@ -23,10 +23,6 @@ class ShownCases(Sequence[dict[str, Any]]):
 
     They are those whose labels the round in force changed most and least, and evenly between; in round 0, those at even
     distances in the list.
-
-    Args:
-        store: of the run.
-        num_cases: at most.
     """
 
     def __init__(self, store: LabelStore, num_cases: int) -> None:
@@ -55,11 +51,6 @@ class ShownCases(Sequence[dict[str, Any]]):
 
 def find_image(name: str, shape: tuple[int, ...], folder: PathLike | None) -> np.ndarray | None:
     """Return the image ``(*spatial)`` of a label file, ``None`` where there is none that fits.
-
-    Args:
-        name: of the label file; that of the image is the same up to the suffix, or with the channel of nnU-Net.
-        shape: of the label.
-        folder: of the images, or none.
 
     Raises:
         ValueError: when the image cannot be read.

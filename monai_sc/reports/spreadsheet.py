@@ -16,9 +16,6 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     Text that begins like a formula, or with white space before one, gets an apostrophe in front. Numbers stay as they
     are; ``None`` and nan are empty.
 
-    Args:
-        rows: the first is that of the names of the columns.
-
     Example:
         >>> csv_text([["case", "displacement"], ["=1+1", -0.5]])
         "case,displacement\n'=1+1,-0.5\n"

@@ -40,9 +40,6 @@ class RoundFolders:
     """The rounds in a folder, each a folder ``round-NNN`` that is there whole or not at all.
 
     It knows nothing of cases and classes: those are the matter of :py:class:`LabelStore`.
-
-    Args:
-        root: the folder.
     """
 
     def __init__(self, root: Path) -> None:

@@ -120,12 +120,7 @@ def usable_cases(
 
 
 class _FileCheck:
-    """Refuses a case whose files are not whole, or do not fit each other.
-
-    Args:
-        cases: all of them.
-        values: of the classes of label maps.
-    """
+    """Refuses a case whose files are not whole, or do not fit each other."""
 
     def __init__(self, cases: Sequence[Mapping[str, Any]], values: Sequence[int] | None) -> None:
         foregrounds = {case.get("foreground") for case in cases}

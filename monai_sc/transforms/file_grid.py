@@ -72,11 +72,6 @@ def invert_to_file(scores: torch.Tensor, image: torch.Tensor, transform: Compose
 
     Scores of at least 0 are inside of something: those of what the transform had cropped are negative.
 
-    Args:
-        scores: on the grid of ``image``; resampled as the image was.
-        image: as ``transform`` returned it under the key ``image``.
-        transform: every spatial operation of it that acted on the image is inverted.
-
     Raises:
         TypeError: when ``image`` has lost its metadata.
         ValueError: when an operation on the image is not one of ``transform``.

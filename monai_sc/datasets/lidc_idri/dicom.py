@@ -179,11 +179,6 @@ class CtSlice:
 def read_series(folder: Path, files: Sequence[Path], *, gaps: bool = False) -> Series | None:
     """Return the slices of a folder from the headers of its files; ``None`` if they are not CT.
 
-    Args:
-        folder: to name in errors.
-        files: all DICOM files of the folder, at least one.
-        gaps: take slices that are not evenly spaced.
-
     Raises:
         ValueError: when a file cannot be read or lacks an entry, the files are of several series, differ in size, are
             not axial, or without ``gaps`` not evenly spaced: a step differs by over a tenth from the median of all.

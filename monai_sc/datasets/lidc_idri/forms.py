@@ -89,9 +89,6 @@ class CropForm(PictureForm):
 
     In a folder are ``images/LIDC-IDRI-0001/z-105.0_c0.png`` and ``gt/LIDC-IDRI-0001/z-105.0_c0_l0.png`` to ``_l3.png``;
     ``_l1`` to ``_l4`` does as well. A pixel is 0.5 mm. The middle 128 x 128 pixels are taken, as of any larger picture.
-
-    Args:
-        folders: with ``images`` and ``gt``, by their split; by ``None`` if there is one only.
     """
 
     def __init__(self, folders: dict[str | None, Path]) -> None:
@@ -119,9 +116,6 @@ class SliceForm(PictureForm):
     """A folder for each nodule, ``LIDC-IDRI-0001/nodule-0/{images,mask-0,mask-1,mask-2,mask-3}/slice-0.png``.
 
     A reader who drew nothing has an empty mask; a slice that nobody drew is a case as well.
-
-    Args:
-        root: that holds the folders of the patients.
     """
 
     def __init__(self, root: Path) -> None:
@@ -219,11 +213,6 @@ class ScanForm(Form):
     all other folders of the source, such as ``tcia-lidc-xml``. Series that are not CT are left out.
 
     Only the contours of the last scan are kept in memory, and one slice.
-
-    Args:
-        source: where XML files are looked for.
-        root: that holds the folders of the patients.
-        gaps: take scans whose slices are not evenly spaced.
     """
 
     def __init__(self, source: Path, root: Path, *, gaps: bool) -> None:

@@ -86,9 +86,6 @@ def match(drawn: Sequence[tuple[int, dict[str, Pixels]]]) -> list[int]:
 
     Two drawings of different readers are of one nodule when they share a pixel of a slice, and so are those that a
     chain of such pairs joins.
-
-    Args:
-        drawn: reader and pixels by slice, for each nodule that a reader drew.
     """
     pairs = [
         (i, k)

@@ -74,14 +74,7 @@ def write_chest_xray(folder: Path, patient: str, uids: tuple[str, str]) -> None:
 def write_xml(
     file: Path, series_uid: str, slices: Sequence[tuple[str, float]], readers: Sequence[Sequence[Sequence[Roi]]]
 ) -> None:
-    """Write what readers marked in a scan, with one mark of what is no nodule by the first.
-
-    Args:
-        file: to write.
-        series_uid: of the scan.
-        slices: SOP instance UID and height of each, as :py:func:`write_series` returns them.
-        readers: for each reader the lines of each nodule.
-    """
+    """Write what readers marked in a scan, with one mark of what is no nodule by the first."""
     root = ElementTree.Element("LidcReadMessage", xmlns=NAMESPACE, uid="1.2.3")
     header = ElementTree.SubElement(root, "ResponseHeader")
     _add(header, "Version", "1.7")

@@ -133,10 +133,6 @@ def to_check(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def document(contents: Contents, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a report as JSON types.
 
-    Args:
-        contents: of the report.
-        cases: measures of the cases, of :py:func:`~monai_sc.reports.page.measures.measure_case`.
-
     Returns:
         ``schema``, the fields of :py:class:`Contents` (``findings`` as ``classes``, by name, with their ``direction``
         and the mean displacement of the labels that were corrected, ``labels_off``), ``check`` (of :py:func:`to_check`)

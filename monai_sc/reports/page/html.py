@@ -36,14 +36,7 @@ STYLE: dict[Any, Any] = {
 
 
 def render(document: Mapping[str, Any], pictures: Sequence[Mapping[str, Any] | None], *, note: str = "") -> str:
-    """Return the page of a report.
-
-    Args:
-        document: of :py:func:`~monai_sc.reports.page.contents.document`.
-        pictures: of its cases, in their order, of :py:func:`~monai_sc.reports.page.overlays.pictures_of`; ``None`` for
-            those without.
-        note: on the pictures.
-    """
+    """Return the page of a report."""
     script = _template("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     shown = [name for name, there in _outlines(document).items() if there]
