@@ -10,11 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-LOCK = ".lock"
+from filelock import FileLock, Timeout
 
-# How often a process has claimed a folder, and the open lock file: closing any other descriptor of that file would give
-# the lock up. A child process finds the claims of its parent here, but they are not its own.
-_claims: dict[tuple[int, Path], tuple[int, int]] = {}
+LOCK = ".lock"
+_locks: dict[tuple[int, Path], FileLock] = {}  # by process: a child finds those of its parent, which are not its own
 
 
 @contextmanager
@@ -119,36 +118,21 @@ def sha256(path: Path) -> str:
 def claim_folder(folder: Path) -> None:
     """Keep other processes from claiming a folder, until this one releases it as often as it claimed it, or ends.
 
-    The lock is one of ``fcntl.lockf``: it works on network disks too, and child processes do not inherit it. Where a
-    disk or a system has no locks, nothing is locked.
-
     Raises:
         ValueError: when another process has claimed it.
         OSError: when the folder cannot be written to.
     """
-    key = os.getpid(), folder.resolve()
-    number, descriptor = _claims.get(key, (0, -1))
-    if not number:
-        with naming(folder / LOCK):
-            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = _locks.setdefault((os.getpid(), folder.resolve()), FileLock(folder / LOCK, thread_local=False))
+    with naming(folder / LOCK):
+        folder.stat()  # a lock would make it
         try:
-            import fcntl  # not on every system
-
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            os.close(descriptor)
+            lock.acquire(timeout=0)
+        except Timeout:
             raise ValueError(f"Another process writes into {folder} right now; wait for it, or stop it.") from None
-        except (ImportError, OSError):
-            pass
-    _claims[key] = (number + 1, descriptor)
 
 
 def release_folder(folder: Path) -> None:
     """Take back one claim of this process; without one, nothing happens."""
-    key = os.getpid(), folder.resolve()
-    number, descriptor = _claims.pop(key, (0, -1))
-    if number > 1:
-        _claims[key] = (number - 1, descriptor)
-    elif number == 1:
-        with suppress(OSError):
-            os.close(descriptor)
+    lock = _locks.get((os.getpid(), folder.resolve()))
+    if lock is not None:
+        lock.release()

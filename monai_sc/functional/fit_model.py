@@ -28,7 +28,7 @@ MOST_SPREAD = 2.0
 
 
 def draw_num_steps(num_steps: int, step_spread: float, seed: int) -> int:
-    """Return the number of steps of one case: log-normal over cases, cut off two standard deviations from the median."""
+    """Return the number of steps of one case: log-normal, cut off at two standard deviations."""
     deviation = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,))).standard_normal()
     return round(num_steps * float(np.exp(step_spread * np.clip(deviation, -2, 2))))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from monai.config import PathLike
 
 from monai_sc.files.cases import Case, files_of
 from monai_sc.files.durable import naming, replace_synced, sync_file, sync_folder, write_synced
@@ -55,8 +56,22 @@ def copy_file(source: Path, copy: Path) -> None:
     sync_file(copy)
 
 
-def export_labels(store: LabelStore, out: Path, number: int) -> Path:
-    """Copy the labels of a round, as :py:meth:`LabelStore.export <monai_sc.store.LabelStore.export>` says."""
+def export_folder(store: LabelStore, out: PathLike, number: int | None = None) -> Path:
+    """Copy the labels of a round into a plain folder: ``ID.nii.gz``, in a folder for each class if there are more.
+
+    Args:
+        store: whose labels are exported.
+        out: a new or empty folder; it is there whole, or not at all.
+        number: of the round, by default the current one.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: when there is no such round, or ``out`` is no new or empty folder.
+        OSError: when it cannot be written; nothing is left.
+    """
+    number, out = store.chosen(number), Path(out)
     target = out.resolve()
     with new_folder(store, out) as partial:
         for case in store.cases:
@@ -70,8 +85,18 @@ def export_labels(store: LabelStore, out: Path, number: int) -> Path:
     return target
 
 
-def export_datalist(store: LabelStore, file: Path, number: int) -> Path:
-    """Write a data list, as :py:meth:`LabelStore.export_datalist <monai_sc.store.LabelStore.export_datalist>` says."""
+def export_datalist(store: LabelStore, file: PathLike, number: int | None = None) -> Path:
+    """Write the cases with the labels of a round as a data list of MONAI, for ``load_decathlon_datalist``.
+
+    Args:
+        store: whose labels are exported.
+        file: a new JSON file; its list is ``training``, its paths are absolute.
+        number: of the round, by default the current one.
+
+    Raises:
+        ValueError: when there is no such round, the file exists, or a case holds what JSON cannot.
+    """
+    number, file = store.chosen(number), Path(file)
     if file.exists():
         raise ValueError(f"file must be a new file, got {file}, which exists.")
     cases = []
@@ -95,8 +120,39 @@ NNUNET_RESERVED = ("background", "ignore")
 MONAI_LABEL_TYPES = (".nii.gz", ".nii", ".nrrd", ".jpg", ".png", ".tif")  # those it looks for without further settings
 
 
-def export_nnunet(store: LabelStore, out: Path, number: int, channel_names: Sequence[str], link_images: bool) -> Path:
-    """Write what :py:meth:`LabelStore.export_nnunet <monai_sc.store.LabelStore.export_nnunet>` says."""
+def export_nnunet(
+    store: LabelStore,
+    out: PathLike,
+    number: int | None = None,
+    *,
+    channel_names: Sequence[str],
+    link_images: bool = False,
+) -> Path:
+    """Write images and the labels of a round as a raw data set of nnU-Net, version 2.
+
+    The label of a case becomes one map, 0 for the background and 1, 2, ... for the classes in their order. Classes
+    that lie within others (in all cases) become regions of nnU-Net, the outer ones first.
+
+    Args:
+        store: whose labels are exported.
+        out: a new or empty folder whose name nnU-Net understands, such as ``nnUNet_raw/Dataset101_Lung``; it is
+            there whole, or not at all.
+        number: of the round, by default the current one.
+        channel_names: one per channel of an image, in the order of its files; nnU-Net chooses by it how to
+            normalize: ``"CT"`` by the intensities of the data set, most others by those of the image.
+        link_images: link to the images instead of copying them.
+
+    Returns:
+        The folder, with ``imagesTr/ID_0000.EXT``, ``labelsTr/ID.EXT`` and ``dataset.json``.
+
+    Raises:
+        ValueError: when there is no such round, ``out`` is no such folder, the images have other channels,
+            nnU-Net cannot read the files (images and labels must be of one type), a class has a name that it
+            reserves, or classes overlap and are not nested.
+        TypeError: when ``channel_names`` is no list.
+        OSError: when it cannot be written; nothing is left.
+    """
+    number, out = store.chosen(number), Path(out)
     target = out.resolve()
     if not re.fullmatch(r"Dataset\d{3}_.+", target.name):
         raise ValueError(f"out must be a folder with a name of nnU-Net, such as Dataset101_Lung, got {out}.")
@@ -133,8 +189,26 @@ def export_nnunet(store: LabelStore, out: Path, number: int, channel_names: Sequ
     return target
 
 
-def export_monai_label(store: LabelStore, out: Path, number: int) -> Path:
-    """Write what :py:meth:`LabelStore.export_monai_label <monai_sc.store.LabelStore.export_monai_label>` says."""
+def export_monai_label(store: LabelStore, out: PathLike, number: int | None = None) -> Path:
+    """Write images and the labels of a round as a folder of studies for the server of MONAI Label.
+
+    The label of a case becomes one map, 0 for the background and 1, 2, ... for the classes in their order, which
+    must be those that the app of MONAI Label has. Images are copied, for MONAI Label can delete them.
+
+    Args:
+        store: whose labels are exported.
+        out: a new or empty folder, for ``monailabel start_server --studies``; it is there whole, or not at all.
+        number: of the round, by default the current one.
+
+    Returns:
+        The folder, with the images ``ID.EXT`` and the labels ``labels/final/ID.EXT``.
+
+    Raises:
+        ValueError: when there is no such round, ``out`` is no new or empty folder, MONAI Label does not look for
+            files of their type, a case has several image files, or classes overlap.
+        OSError: when it cannot be written; nothing is left.
+    """
+    number, out = store.chosen(number), Path(out)
     target = out.resolve()
     for case in store.cases:
         images = files_of(case, "image")

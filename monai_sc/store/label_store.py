@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from monai.config import PathLike
@@ -26,13 +26,9 @@ from monai_sc.functional import case_seed
 from monai_sc.functional.masks import dice
 from monai_sc.parallel import fail_together, is_main, rank, world_size
 from monai_sc.store.contents import find_store, has_contents, read_contents, write_contents
-from monai_sc.store.export import export_datalist, export_labels, export_monai_label, export_nnunet
 from monai_sc.store.rounds import RoundFolders, RoundWriter, write_round
 from monai_sc.store.usable_cases import UsableCases
 from monai_sc.transforms.load import LoadLabel
-
-if TYPE_CHECKING:
-    pass
 
 
 def simulate_round(store: LabelStore, noise: Transform | None, *, seed: int, progress: bool) -> None:
@@ -63,9 +59,6 @@ def describe(transform: Transform) -> dict[str, Any]:
     settings = {k: v for k, v in vars(transform).items() if k not in ("R", "seed", "_do_transform")}
     described: dict[str, Any] = json.loads(json.dumps({"name": type(transform).__name__, **settings}))
     return described
-
-
-__all__ = ["LabelStore"]
 
 
 class LabelStore(RoundFolders):
@@ -170,7 +163,7 @@ class LabelStore(RoundFolders):
         Raises:
             ValueError: when there is no such round.
         """
-        number = self._chosen(number)
+        number = self.chosen(number)
         simulated = self.is_simulated
         datalist = []
         for case in self.cases:
@@ -185,7 +178,7 @@ class LabelStore(RoundFolders):
 
     def read(self, case_id: str, number: int | None = None) -> np.ndarray:
         """Return the label of a case in a round, by default the current one, as booleans ``(classes, *spatial)``."""
-        number = self._chosen(number)
+        number = self.chosen(number)
         case = self.case(case_id)
         return np.asarray(self.load(self.label_files(number, case), case).numpy() > 0)
 
@@ -271,92 +264,11 @@ class LabelStore(RoundFolders):
         Raises:
             ValueError: when there is no such round.
         """
-        numbers = [self._checked(first), self._chosen(second)]
+        numbers = [self._checked(first), self.chosen(second)]
         for case_id in self._case_of:
             one, other = (self.read(case_id, number) for number in numbers)
             changed = (one != other).sum(axis=tuple(range(1, one.ndim)))
             yield {"case": case_id, "voxels_changed": changed.tolist(), "dice": dice(one, other).tolist()}
-
-    def export(self, out: PathLike, number: int | None = None) -> Path:
-        """Copy the labels of a round into a plain folder: ``ID.nii.gz``, in a folder for each class if there are more.
-
-        Args:
-            out: a new or empty folder; it is there whole, or not at all.
-            number: of the round, by default the current one.
-
-        Returns:
-            The folder.
-
-        Raises:
-            ValueError: when there is no such round, or ``out`` is no new or empty folder.
-            OSError: when it cannot be written; nothing is left.
-        """
-        return export_labels(self, Path(out), self._chosen(number))
-
-    def export_datalist(self, file: PathLike, number: int | None = None) -> Path:
-        """Write the cases with the labels of a round as a data list of MONAI, for ``load_decathlon_datalist``.
-
-        Args:
-            file: a new JSON file; its list is ``training``, its paths are absolute.
-            number: of the round, by default the current one.
-
-        Raises:
-            ValueError: when there is no such round, the file exists, or a case holds what JSON cannot.
-        """
-        return export_datalist(self, Path(file), self._chosen(number))
-
-    def export_nnunet(
-        self,
-        out: PathLike,
-        number: int | None = None,
-        *,
-        channel_names: Sequence[str],
-        link_images: bool = False,
-    ) -> Path:
-        """Write images and the labels of a round as a raw data set of nnU-Net, version 2.
-
-        The label of a case becomes one map, 0 for the background and 1, 2, ... for the classes in their order. Classes
-        that lie within others (in all cases) become regions of nnU-Net, the outer ones first.
-
-        Args:
-            out: a new or empty folder whose name nnU-Net understands, such as ``nnUNet_raw/Dataset101_Lung``; it is
-                there whole, or not at all.
-            number: of the round, by default the current one.
-            channel_names: one per channel of an image, in the order of its files; nnU-Net chooses by it how to
-                normalize: ``"CT"`` by the intensities of the data set, most others by those of the image.
-            link_images: link to the images instead of copying them.
-
-        Returns:
-            The folder, with ``imagesTr/ID_0000.EXT``, ``labelsTr/ID.EXT`` and ``dataset.json``.
-
-        Raises:
-            ValueError: when there is no such round, ``out`` is no such folder, the images have other channels,
-                nnU-Net cannot read the files (images and labels must be of one type), a class has a name that it
-                reserves, or classes overlap and are not nested.
-            TypeError: when ``channel_names`` is no list.
-            OSError: when it cannot be written; nothing is left.
-        """
-        return export_nnunet(self, Path(out), self._chosen(number), channel_names, link_images)
-
-    def export_monai_label(self, out: PathLike, number: int | None = None) -> Path:
-        """Write images and the labels of a round as a folder of studies for the server of MONAI Label.
-
-        The label of a case becomes one map, 0 for the background and 1, 2, ... for the classes in their order, which
-        must be those that the app of MONAI Label has. Images are copied, for MONAI Label can delete them.
-
-        Args:
-            out: a new or empty folder, for ``monailabel start_server --studies``; it is there whole, or not at all.
-            number: of the round, by default the current one.
-
-        Returns:
-            The folder, with the images ``ID.EXT`` and the labels ``labels/final/ID.EXT``.
-
-        Raises:
-            ValueError: when there is no such round, ``out`` is no new or empty folder, MONAI Label does not look for
-                files of their type, a case has several image files, or classes overlap.
-            OSError: when it cannot be written; nothing is left.
-        """
-        return export_monai_label(self, Path(out), self._chosen(number))
 
     @contextmanager
     def write_round(self, number: int, record: Mapping[str, Any], *, previous: int = 0) -> Iterator[RoundWriter]:

@@ -193,7 +193,8 @@ class RoundFolders:
             raise ValueError(f"number must be one of the rounds {self.rounds} in {self.root}, got {number}.")
         return number
 
-    def _chosen(self, number: int | None) -> int:
+    def chosen(self, number: int | None) -> int:
+        """Return the number of a round that is there, by default the current one."""
         return self._checked(self.current if number is None else number)
 
     def _written(self) -> list[int]:

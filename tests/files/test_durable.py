@@ -1,5 +1,3 @@
-import errno
-import fcntl
 import hashlib
 import os
 import signal
@@ -90,28 +88,6 @@ def test_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path):
     with pytest.raises(OSError, match=r"file could not be written: Is a directory\."):
         replace_synced(tmp_path / "file", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_folder_on_a_disk_without_locks_is_claimed_all_the_same(tmp_path, monkeypatch, code):
-    def refuse(*_):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "lockf", refuse)
-    for _ in range(2):
-        claim_folder(tmp_path)
-        release_folder(tmp_path)
-
-
-def test_refused_claim_leaves_no_file_open(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError
-
-    monkeypatch.setattr(fcntl, "lockf", refuse)
-    before = next_descriptor()
-    with pytest.raises(ValueError, match="Another process writes into"):
-        claim_folder(tmp_path)
-    assert next_descriptor() == before
 
 
 def test_released_folder_leaves_no_file_open(tmp_path):

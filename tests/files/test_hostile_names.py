@@ -19,7 +19,7 @@ from monai_sc.files import check_cases
 from monai_sc.folders import audit_folder, correct_folder, simulate_folder
 from monai_sc.reports import write_audit
 from monai_sc.reports.page import open_source, write_page
-from monai_sc.store import LabelStore, usable_cases
+from monai_sc.store import LabelStore, export_datalist, export_folder, export_monai_label, export_nnunet, usable_cases
 from monai_sc.transforms import RandTranslateLabel
 from tests.contents import contents
 
@@ -144,10 +144,10 @@ def test_odd_names_stay_in_the_folders_of_a_store(make_cases, tmp_path):
         for name in KEPT:
             writer.write(name, ~store.read(name, 0))
     before = contents(tmp_path / "given")
-    store.export(tmp_path / "out" / "plain")
-    store.export_nnunet(tmp_path / "out" / "Dataset001_x", channel_names=["CT"])
-    store.export_monai_label(tmp_path / "out" / "studies")
-    store.export_datalist(tmp_path / "out" / "list.json")
+    export_folder(store, tmp_path / "out" / "plain")
+    export_nnunet(store, tmp_path / "out" / "Dataset001_x", channel_names=["CT"])
+    export_monai_label(store, tmp_path / "out" / "studies")
+    export_datalist(store, tmp_path / "out" / "list.json")
     assert contents(tmp_path / "given") == before
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["given", "out"]
     assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == sorted(

@@ -20,7 +20,7 @@ from monai_sc.datasets.layout import open_picture
 from monai_sc.folders import audit_folder, correct_folder, simulate_folder
 from monai_sc.folders.words import file_notes
 from monai_sc.reports.shown_cases import find_image
-from monai_sc.store import LabelStore, usable_cases
+from monai_sc.store import LabelStore, export_folder, export_nnunet, usable_cases
 from monai_sc.transforms import LoadLabel, RandMarkovLabelNoise
 
 
@@ -540,7 +540,7 @@ def test_segmentations_of_slicer_stay_such(tmp_path, suffix, encoding):
     cases = [{"id": f"{k}.x", "image": tmp_path / f"{k}.nii", "label": folders[0] / f"{k}{suffix}"} for k in range(4)]
     store = LabelStore(tmp_path / "store", cases, class_names=["liver"])
     store.simulate(markov(None), seed=0, progress=False)
-    exported = sorted(store.export(tmp_path / "export").iterdir())
+    exported = sorted(export_folder(store, tmp_path / "export").iterdir())
     assert [file.name for file in exported] == [f"{k}.x.seg.nrrd" for k in range(4)]
     written = [*exported, *(tmp_path / part / f"{k}{suffix}" for part in ("out", "noisy") for k in range(4))]
     written += [store.root / case["label"] for case in store.datalist()]
@@ -568,7 +568,7 @@ def test_map_of_segments_names_all_of_them(tmp_path, as_map):
             slicer(tmp_path / f"{name}.seg.nrrd", masks[name], [segment])
         case["label"] = [tmp_path / f"{name}.seg.nrrd" for name in masks]
     store = LabelStore(tmp_path / "store", [case], class_names=list(masks), values=[1, 5] if as_map else None)
-    folder = store.export_nnunet(tmp_path / "Dataset101_A", channel_names=["CT"])
+    folder = export_nnunet(store, tmp_path / "Dataset101_A", channel_names=["CT"])
     file = folder / "labelsTr" / "a.nrrd"  # nnU-Net takes images and labels of one suffix
     own = segments_in(file)
     segments = {key: value for key, value in own.items() if key.startswith(("Segment0_", "Segment1_"))}

@@ -13,7 +13,7 @@ import pytest
 from monai.transforms import LoadImage
 from PIL import Image
 
-from monai_sc.store import LabelStore
+from monai_sc.store import LabelStore, export_monai_label, export_nnunet
 
 AFFINE = nib.affines.from_matvec([[-0.6, 0.3, 0], [0.2, 0.7, 0.4], [0, -0.4, 2.5]], [-31.7, 12.3, 101.9])
 GRID = np.stack(np.meshgrid(np.arange(10), np.arange(9), np.arange(6), indexing="ij"))
@@ -76,7 +76,7 @@ def test_nnunet_gets_one_map_of_the_classes_on_the_grid_of_the_image(tmp_path, s
     with store.write_round(1, {}) as writer:
         for case, own in zip(cases, masks, strict=True):
             writer.write(case["id"], np.roll(own, 1, axis=1))
-    out = store.export_nnunet(tmp_path / "raw" / "Dataset101_Leber", channel_names=["CT", "PET"])
+    out = export_nnunet(store, tmp_path / "raw" / "Dataset101_Leber", channel_names=["CT", "PET"])
     assert out == tmp_path / "raw" / "Dataset101_Leber"
     assert sorted(f.name for f in out.parent.iterdir()) == ["Dataset101_Leber"]
     content, found = read_nnunet(out)
@@ -100,7 +100,7 @@ def test_nnunet_gets_consecutive_values_of_a_label_map(tmp_path):
     store = LabelStore(
         tmp_path / "store", [{"id": "a", "image": file, "label": file}], class_names=["x", "y", "z"], values=[1, 2, 4]
     )
-    content, found = read_nnunet(store.export_nnunet(tmp_path / "Dataset002_T", channel_names=["T1"]))
+    content, found = read_nnunet(export_nnunet(store, tmp_path / "Dataset002_T", channel_names=["T1"]))
     assert content["labels"] == {"background": 0, "x": 1, "y": 2, "z": 3}
     np.testing.assert_array_equal(found["a"][1].numpy(), np.where(values == 4, 3, values))
     assert nib.load(tmp_path / "Dataset002_T" / "labelsTr" / "a.nii.gz").get_data_dtype() == np.uint8
@@ -112,7 +112,7 @@ def test_nnunet_gets_nested_classes_as_regions(tmp_path):
     names = ["core", "whole", "apart", "tip", "empty"]
     masks = [[core, whole, apart, tip, empty], [empty, ball((5, 5, 3), 2), empty, empty, empty]]
     store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in", masks), class_names=names)
-    content, found = read_nnunet(store.export_nnunet(tmp_path / "Dataset003_N", channel_names=["CT"]))
+    content, found = read_nnunet(export_nnunet(store, tmp_path / "Dataset003_N", channel_names=["CT"]))
     assert list(content["labels"]) == ["background", "whole", "apart", "empty", "core", "tip"]
     assert content["labels"] == {"background": 0, "whole": [1, 4, 5], "apart": 2, "empty": 3, "core": [4, 5], "tip": 5}
     assert content["regions_class_order"] == [1, 2, 3, 4, 5]
@@ -131,7 +131,7 @@ def test_nnunet_gets_nested_classes_as_regions(tmp_path):
 def test_equal_classes_are_nested(tmp_path):
     same = ball((3, 3, 2), 2)
     store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in", [[same, same]]), class_names=["a", "b"])
-    content, found = read_nnunet(store.export_nnunet(tmp_path / "Dataset004_S", channel_names=["CT"]))
+    content, found = read_nnunet(export_nnunet(store, tmp_path / "Dataset004_S", channel_names=["CT"]))
     assert content["labels"] == {"background": 0, "a": [1, 2], "b": 2}
     np.testing.assert_array_equal(found["scan 0"][1].numpy(), 2 * same)
 
@@ -142,9 +142,9 @@ def test_classes_that_overlap_otherwise_are_refused_and_nothing_is_left(tmp_path
     store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in", masks), class_names=["a", "b"])
     message = r"'a' and 'b' do not, such as in case 'scan 0'; export the labels as files of one class each\."
     with pytest.raises(ValueError, match=message):
-        store.export_nnunet(tmp_path / "out" / "Dataset005_O", channel_names=["CT"])
+        export_nnunet(store, tmp_path / "out" / "Dataset005_O", channel_names=["CT"])
     with pytest.raises(ValueError, match=message):
-        store.export_monai_label(tmp_path / "out" / "studies")
+        export_monai_label(store, tmp_path / "out" / "studies")
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -161,7 +161,7 @@ def picture_cases(folder, *, colours=3, label_suffix=".png"):
 def test_nnunet_takes_colours_in_one_picture(tmp_path):
     cases, mask = picture_cases(tmp_path / "in")
     store = LabelStore(tmp_path / "store", cases)
-    out = store.export_nnunet(tmp_path / "Dataset006_P", channel_names=["R", "G", "B"])
+    out = export_nnunet(store, tmp_path / "Dataset006_P", channel_names=["R", "G", "B"])
     content, _ = read_nnunet(out)
     assert content["file_ending"] == ".png"
     with Image.open(out / "labelsTr" / "p.png") as written:
@@ -171,7 +171,7 @@ def test_nnunet_takes_colours_in_one_picture(tmp_path):
     with pytest.raises(
         ValueError, match=r"channel_names must be one per channel of an image, 3 in case 'p', got \['R'\]"
     ):
-        store.export_nnunet(tmp_path / "Dataset007_P", channel_names=["R"])
+        export_nnunet(store, tmp_path / "Dataset007_P", channel_names=["R"])
 
 
 def test_label_of_a_scaled_file_is_written_without_scale(tmp_path):
@@ -182,7 +182,7 @@ def test_label_of_a_scaled_file_is_written_without_scale(tmp_path):
     Path(file).write_bytes(content)
     assert 0.9 < nib.load(file).get_fdata().max() < 1.1
     store = LabelStore(tmp_path / "store", [{"id": "a", "image": file, "label": file}])
-    store.export_nnunet(tmp_path / "Dataset008_S", channel_names=["CT"])
+    export_nnunet(store, tmp_path / "Dataset008_S", channel_names=["CT"])
     written = nib.load(tmp_path / "Dataset008_S" / "labelsTr" / "a.nii")
     assert (written.dataobj.slope, written.dataobj.inter, written.get_data_dtype()) == (1, 0, np.uint8)
     np.testing.assert_array_equal(np.asarray(written.dataobj), mask)
@@ -190,7 +190,7 @@ def test_label_of_a_scaled_file_is_written_without_scale(tmp_path):
 
 def test_images_can_be_linked(tmp_path):
     store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in", [[ball((3, 3, 2), 2)]]))
-    out = store.export_nnunet(tmp_path / "Dataset009_L", channel_names=["CT"], link_images=True)
+    out = export_nnunet(store, tmp_path / "Dataset009_L", channel_names=["CT"], link_images=True)
     image = out / "imagesTr" / "scan 0_0000.nii.gz"
     assert image.is_symlink()
     assert image.resolve() == Path(store.cases[0]["image"][0])
@@ -203,27 +203,27 @@ def test_unfit_nnunet_exports_are_refused(tmp_path):
     out = tmp_path / "Dataset010_E"
     for name in ("lung", "Dataset1_Lung", "Dataset010"):
         with pytest.raises(ValueError, match=r"out must be a folder with a name of nnU-Net, such as Dataset101_Lung"):
-            store.export_nnunet(tmp_path / name, channel_names=["CT"])
+            export_nnunet(store, tmp_path / name, channel_names=["CT"])
     with pytest.raises(TypeError, match=r"channel_names must be a list with one name per channel, got 'CT'"):
-        store.export_nnunet(out, channel_names="CT")
+        export_nnunet(store, out, channel_names="CT")
     with pytest.raises(ValueError, match=r"number must be one of the rounds \[0\]"):
-        store.export_nnunet(out, 3, channel_names=["CT"])
+        export_nnunet(store, out, 3, channel_names=["CT"])
     ignored = LabelStore(tmp_path / "ignored", cases, class_names=["ignore"])
     with pytest.raises(ValueError, match=r"class_names must not hold 'ignore'"):
-        ignored.export_nnunet(out, channel_names=["CT"])
+        export_nnunet(ignored, out, channel_names=["CT"])
     other = write_by_itk(tmp_path / "in" / "other.nrrd", np.zeros(GRID.shape[1:], dtype=np.float32))
     mixed = LabelStore(tmp_path / "mixed", [{**cases[0], "image": other}])
     with pytest.raises(
         ValueError, match=r"images and labels of one file type, got \.nii\.gz and .*other\.nrrd of case"
     ):
-        mixed.export_nnunet(out, channel_names=["CT"])
+        export_nnunet(mixed, out, channel_names=["CT"])
     both = LabelStore(tmp_path / "both", [cases[0], {**cases[0], "id": "b", "image": cases[0]["image"] * 2}])
     with pytest.raises(ValueError, match=r"the same number of image files, got 1 and 2 of case 'b'"):
-        both.export_nnunet(out, channel_names=["CT"])
+        export_nnunet(both, out, channel_names=["CT"])
     four = write_nifti(tmp_path / "in" / "four.nii.gz", np.zeros((*GRID.shape[1:], 4), dtype=np.float32))
     channels = LabelStore(tmp_path / "channels", [{**cases[0], "image": four}])
     with pytest.raises(ValueError, match=r"one image file per channel, got 4 channels in 1 of case 'scan 0'"):
-        channels.export_nnunet(out, channel_names=["a", "b", "c", "d"])
+        export_nnunet(channels, out, channel_names=["a", "b", "c", "d"])
     assert not out.exists()
 
 
@@ -234,7 +234,7 @@ def test_failed_nnunet_export_leaves_nothing(tmp_path):
     with pytest.raises(
         OSError, match=r"imagesTr/scan 1_0000\.nii\.gz could not be written: No such file or directory\."
     ):
-        store.export_nnunet(tmp_path / "raw" / "Dataset011_F", channel_names=["CT"])
+        export_nnunet(store, tmp_path / "raw" / "Dataset011_F", channel_names=["CT"])
     assert not list((tmp_path / "raw").iterdir())
 
 
@@ -242,7 +242,7 @@ def test_monai_label_gets_images_and_final_labels_of_the_same_names(tmp_path):
     masks = [[ball((3, 3, 2), 2), ball((7, 6, 3), 2)], [ball((2, 5, 2), 1), ball((7, 2, 3), 2)]]
     cases = make_cases(tmp_path / "in", masks)
     store = LabelStore(tmp_path / "store", cases)
-    out = store.export_monai_label(tmp_path / "studies")
+    out = export_monai_label(store, tmp_path / "studies")
     files = sorted(str(f.relative_to(out)) for f in out.rglob("*") if f.is_file())
     assert files == [
         "labels/final/scan 0.nii.gz",
@@ -263,11 +263,11 @@ def test_unfit_monai_label_exports_are_refused(tmp_path):
     masks = [[ball((3, 3, 2), 1), ball((3, 3, 2), 3)]]
     nested = LabelStore(tmp_path / "nested", make_cases(tmp_path / "in", masks), class_names=["core", "whole"])
     with pytest.raises(ValueError, match=r"Classes must not overlap .* but 'core' lies within 'whole'; export"):
-        nested.export_monai_label(tmp_path / "out")
+        export_monai_label(nested, tmp_path / "out")
     channels = LabelStore(tmp_path / "channels", make_cases(tmp_path / "in2", masks, channels=2))
     with pytest.raises(ValueError, match=r"MONAI Label takes one image file per case, got 2 of case 'scan 0'"):
-        channels.export_monai_label(tmp_path / "out")
+        export_monai_label(channels, tmp_path / "out")
     other = LabelStore(tmp_path / "other", make_cases(tmp_path / "in3", masks, suffix=".mha", write=write_by_itk))
     with pytest.raises(ValueError, match=r"MONAI Label reads files of the types .*, got .*0\.mha of case 'scan 0'"):
-        other.export_monai_label(tmp_path / "out")
+        export_monai_label(other, tmp_path / "out")
     assert not (tmp_path / "out").exists()

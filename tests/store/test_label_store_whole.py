@@ -14,7 +14,7 @@ from monai.data import load_decathlon_datalist
 from PIL import Image
 
 from monai_sc.functional.masks import dice
-from monai_sc.store import LabelStore
+from monai_sc.store import LabelStore, export_datalist, export_folder
 from monai_sc.transforms import RandMarkovLabelNoise
 
 AFFINE = np.diag([-0.7, -0.7, 3.0, 1.0])
@@ -154,7 +154,7 @@ def two_class_cases(folder):
 def test_export_is_a_plain_folder_of_the_labels(tmp_path):
     store = LabelStore(tmp_path / "maps", map_cases(tmp_path / "in"), values=VALUES)
     write_round(store, 1, shrunk)
-    assert store.export(tmp_path / "out" / "labelsTr") == tmp_path / "out" / "labelsTr"
+    assert export_folder(store, tmp_path / "out" / "labelsTr") == tmp_path / "out" / "labelsTr"
     assert sorted(f.name for f in (tmp_path / "out").rglob("*")) == [
         "case 0.nii.gz",
         "case 1.nii.gz",
@@ -164,10 +164,10 @@ def test_export_is_a_plain_folder_of_the_labels(tmp_path):
     for case in store.datalist(1):
         copy = tmp_path / "out" / "labelsTr" / f"{case['id']}.nii.gz"
         assert copy.read_bytes() == Path(case["label"]).read_bytes()
-    store.export(tmp_path / "given", 0)
+    export_folder(store, tmp_path / "given", 0)
     assert (tmp_path / "given" / "case 1.nii.gz").read_bytes() == Path(store.cases[1]["label"]).read_bytes()
     several = LabelStore(tmp_path / "pictures", two_class_cases(tmp_path / "png"), class_names=["lung", "heart"])
-    several.export(tmp_path / "both")
+    export_folder(several, tmp_path / "both")
     found = sorted(str(f.relative_to(tmp_path / "both")) for f in (tmp_path / "both").rglob("*.png"))
     assert found == ["heart/scan 0.png", "heart/scan 1.png", "lung/scan 0.png", "lung/scan 1.png"]
 
@@ -176,18 +176,18 @@ def test_export_takes_no_folder_that_holds_something(tmp_path):
     store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
     for out in (tmp_path / "in", store.root / "export", Path(store.cases[0]["label"])):
         with pytest.raises(ValueError, match=r"out must be a new or an empty folder outside of"):
-            store.export(out)
+            export_folder(store, out)
     (tmp_path / "empty").mkdir()
-    store.export(tmp_path / "empty")
+    export_folder(store, tmp_path / "empty")
     with pytest.raises(ValueError, match=r"number must be one of the rounds \[0\]"):
-        store.export(tmp_path / "new", 4)
+        export_folder(store, tmp_path / "new", 4)
 
 
 def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
     store = LabelStore(tmp_path / "store", map_cases(tmp_path / "in"), values=VALUES)
     Path(store.cases[2]["label"]).unlink()
     with pytest.raises(OSError, match=r"labels/case 2\.nii\.gz could not be written: No such file or directory\."):
-        store.export(tmp_path / "out" / "labels")
+        export_folder(store, tmp_path / "out" / "labels")
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -195,17 +195,17 @@ def test_exported_data_list_is_one_of_monai(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = LabelStore("store", map_cases(Path("in")), values=VALUES)
     write_round(store, 1, shrunk)
-    store.export_datalist(tmp_path / "lists" / "round1.json")
+    export_datalist(store, tmp_path / "lists" / "round1.json")
     loaded = load_decathlon_datalist(tmp_path / "lists" / "round1.json", data_list_key="training")
     for case, own in zip(loaded, store.datalist(1), strict=True):
         assert case["id"] == own["id"]
         assert case["label"] == str(tmp_path / own["label"])
         assert case["image"] == str(tmp_path / own["image"])
     with pytest.raises(ValueError, match=r"file must be a new file, got .*round1\.json, which exists\."):
-        store.export_datalist(tmp_path / "lists" / "round1.json")
+        export_datalist(store, tmp_path / "lists" / "round1.json")
     store.cases[0]["weight"] = np.ones(3)
     with pytest.raises(ValueError, match=r"holds what JSON can hold only, but a case does not"):
-        store.export_datalist(tmp_path / "other.json")
+        export_datalist(store, tmp_path / "other.json")
 
 
 def test_changed_and_lost_sources_are_noticed(tmp_path):
