@@ -117,12 +117,7 @@ class SpatialCorrection(Transform):
 class SpatialCorrectiond(MapTransform):
     """Dictionary version of :py:class:`SpatialCorrection`, with its arguments; ``keys`` are of a network's outputs.
 
-    Args:
-        keys: of the outputs.
-        bias: as of the array version, and so are the others.
-        corrector: as of the array version.
-        group_key: key of the annotator, site or scanner of the case, for a corrector that was fitted with groups.
-        allow_missing_keys: do not raise a ``KeyError`` for a key that is missing.
+    ``group_key`` is that of the annotator, site or scanner of the case, for a corrector that was fitted with groups.
     """
 
     backend = SpatialCorrection.backend
@@ -133,12 +128,26 @@ class SpatialCorrectiond(MapTransform):
         bias: float | Sequence[float] | None = None,
         *,
         corrector: Fitted | PathLike | None = None,
+        representation: str = "distance",
+        gamma: float = 1.0,
+        metric: str = "euclidean",
+        spacing: Sequence[float] | None = None,
+        max_shift: float | None = None,
+        as_label: bool = True,
         group_key: Hashable | None = None,
         allow_missing_keys: bool = False,
-        **options: Any,
     ) -> None:
         super().__init__(keys, allow_missing_keys)
-        self.correction = SpatialCorrection(bias, corrector=corrector, **options)
+        self.correction = SpatialCorrection(
+            bias,
+            corrector=corrector,
+            representation=representation,
+            gamma=gamma,
+            metric=metric,
+            spacing=spacing,
+            max_shift=max_shift,
+            as_label=as_label,
+        )
         self.group_key = group_key
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:

@@ -50,12 +50,12 @@ OF_THE_PHANTOM = {
     "train": {
         "quick", "image_size", "size", "noises", "classes", "epochs_per_round", "max_rounds",
         "num_cases", "make_cases", "clean_cases", "train_cases", "validate::dataset::data",
-        "network_def::in_channels", "network_def::out_channels", "network_def::channels",
+        "network_def::in_channels", "network_def::out_channels", "network_def::channels", "network_def::strides::3",
         "image_preprocessing::1", "image_preprocessing::2", "label_preprocessing::1", "train::random_transforms",
     },
     "inference": {
         "quick", "image_size", "size", "dataset_dir", "pattern",
-        "network_def::in_channels", "network_def::out_channels", "network_def::channels",
+        "network_def::in_channels", "network_def::out_channels", "network_def::channels", "network_def::strides::3",
         "preprocessing::transforms::1", "preprocessing::transforms::2", "postprocessing::transforms::2",
     },
     "reference": {"train::dataset::data"},

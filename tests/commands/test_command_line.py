@@ -249,7 +249,7 @@ def test_script_is_the_module(tmp_path):
 def test_page_names_every_command():
     page = (ROOT / "docs" / "command_line.md").read_text()
     for command in WRONG:
-        assert f"\n## {command}\n" in page
+        assert f"\n| `{command}` | " in page
 
 
 @pytest.mark.parametrize("command", [["--help"], ["completion", "bash"]], ids=["short", "long"])

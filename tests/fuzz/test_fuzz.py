@@ -95,11 +95,7 @@ def test_every_input_gives_a_right_result_or_one_sentence(name, totals, capsys):
 
 PUBLIC = {
     **{name: getattr(module, name) for module in (functional, transforms) for name in module.__all__},
-    **{
-        name: getattr(methods, name)
-        for name in methods.__all__
-        if not name.endswith(("Handler", "Trainer", "Net", "Module"))
-    },
+    **{name: getattr(methods, name) for name in methods.__all__ if not name.endswith(("Handler", "Trainer"))},
 }
 
 

@@ -16,7 +16,7 @@ from monai.transforms import Compose
 
 from monai_sc.datasets import prepare, prepared_cases
 from tests.bundles.conftest import BUNDLES, run, workflow
-from tests.files import contents
+from tests.contents import contents
 
 pytestmark = pytest.mark.realdata
 BUNDLE = BUNDLES / "brats2020"

@@ -9,7 +9,7 @@ from monai_sc.functional import boundary_displacement, case_seed, fit_markov_noi
 from monai_sc.functional.masks import dice
 from monai_sc.functional.pair_statistics import CleanMask, pair_statistics
 from monai_sc.transforms import noise_preset
-from tests.files import picture
+from tests.contents import picture
 
 pytestmark = pytest.mark.realdata
 

@@ -12,7 +12,7 @@ from monai_sc.datasets.isic2017 import Isic2017Layout
 from monai_sc.datasets.jsrt import CHEST, NOISY_FOLDERS
 from monai_sc.datasets.lidc_idri.layout import LidcIdriLayout
 from monai_sc.store import usable_cases
-from tests.files import picture
+from tests.contents import picture
 from tests.real.conftest import data_set
 
 pytestmark = pytest.mark.realdata

@@ -21,7 +21,7 @@ from monai_sc.functional.masks import bounding_box, dice
 from monai_sc.handlers import SpatialCorrectionHandler
 from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
-from tests.files import contents
+from tests.contents import contents
 
 pytestmark = [pytest.mark.realdata, pytest.mark.slow]
 FAR = 20.0  # mm
