@@ -35,8 +35,8 @@ __all__ = [
 
 
 LOST = (
-    "Another process of this run has ended, so rank {} ends too; what the other one said tells why. The same command "
-    "goes on from the last checkpoint."
+    "Rank {} stops because another process of this run ended; see its message. Run the same command to resume from the "
+    "last checkpoint."
 )
 
 

@@ -210,7 +210,7 @@ def judge_predictions(fit: ClassFit, before: np.ndarray, after: np.ndarray, as_a
     """
     changes = fit.correction.representation != "none" or fit.rule is not None
     if len(before) < 2:
-        judged = Judgement("predictions", (), (), as_asked, "a single clean case: none is left to judge by")
+        judged = Judgement("predictions", (), (), as_asked, "a single clean case leaves none for judging")
         if as_asked or fit.correction.representation == "none":
             return replace(fit, judged=judged)
         return replace(fit, judged=judged, correction=_undone(fit.correction, SINGLE), pending=fit.correction)
@@ -232,7 +232,7 @@ def _undone(correction: ClassCorrection, note: str) -> ClassCorrection:
     return replace(correction, representation="none", shift=0.0, group_shifts={}, dice_after=before, note=note)
 
 
-SINGLE = "a single clean case gives it: it is made only where it is large against what other cases differ by"
+SINGLE = "based on a single clean case: made only if it is large compared with the differences between other cases"
 
 
 def judge_labels(
@@ -274,8 +274,8 @@ def judge_labels(
         after[i] = keep[i] if other == "keep" else dice[other][i]
     accepted = source != "keep" and clear_gain(after - keep)
     words = {
-        "move": "moved by their bias, held-out labels are clearly better",
-        "blend": "corrected by the network, with the shape of the given label, held-out labels are clearly better",
+        "move": "held-out labels are clearly better when moved by their bias",
+        "blend": "held-out labels are clearly better when corrected by the network and blended with the given shape",
         "predict": "corrected by the network, held-out labels are clearly better",
     }
     note = words[source] if accepted else "no correction makes held-out labels clearly better"

@@ -96,7 +96,7 @@ class SpatialCorrector(CorrectionOptions):
             ValueError: when there is no case, no class is usable in any case, or a shape or a value does not fit.
         """
         if predictions is None and given is None:
-            raise ValueError("predictions or given must be there, got neither: nothing is compared with labels.")
+            raise ValueError("Give predictions or given labels, got neither.")
         cases = Cases(self.format, predictions, labels, given=given, spacing=spacing, ignore=ignore, groups=groups)
         cases.unit = unit_of(exchange(cases.sizes()))
         return fit_cases(self.options, cases, exchange)[0]

@@ -218,7 +218,7 @@ class Fitted:
         spatial: tuple[int, ...] = next(array.shape[1:] for array in (logits, masks) if array is not None)
         if trusted is not None:
             if given is None:
-                raise ValueError("trusted needs given: it says which voxels of the given label stay.")
+                raise ValueError("trusted needs given, whose voxels it protects.")
             trust = form.trusted(trusted, given, spatial)
             kept = trust if kept is None else kept | trust
         size = in_voxels(spacing, self.unit, len(spatial))

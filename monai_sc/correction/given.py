@@ -150,8 +150,8 @@ def _settle_single(fit: ClassFit, spread: float) -> ClassFit:
     def counts(bias: float) -> bool:
         return bool(np.isfinite(bias) and abs(bias) > LARGE * spread)
 
-    one = "a single clean case carries it, whose bias is large against what the other cases differ by"
-    small = "a single clean case gives it, and it is not large against what the other cases differ by"
+    one = "based on a single clean case, whose bias is large compared with the differences between other cases"
+    small = "based on a single clean case, and not large compared with the differences between other cases"
     correction, move = fit.correction, fit.move
     if fit.pending is not None:
         accepted = counts(fit.network.mean)

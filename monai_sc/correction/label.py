@@ -17,10 +17,10 @@ from monai_sc.functional.masks import dice
 from monai_sc.functional.surface import matched_structures
 
 HELD = 50.0  # logit of the class that holds a voxel of a label map
-DIFFERS = "differs from the moved label by more than clean cases ever show: it is the moved label"
-EMPTIED = "nothing of it would be left: it stays as it was"
+DIFFERS = "the network's label differs from the moved one by more than in any clean case; the moved label is used"
+EMPTIED = "the correction would empty it; it stays as it was"
 AGAINST = "moved against the bias of the labels"
-FARTHER = "moved farther, or less, than the labels of clean cases are off"
+FARTHER = "moved by another distance than the labels of clean cases are off"
 
 
 @dataclass(frozen=True)

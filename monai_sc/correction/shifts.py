@@ -207,7 +207,7 @@ def choose_correction(
     usable = rows[np.isfinite(displacements[rows])]
     base = ClassCorrection(floor=table.floor, dice_before=_mean(before), dice_after=_mean(before))
     if not len(usable):
-        return replace(base, note="in no clean case do the two boundaries meet")
+        return replace(base, note="the two boundaries meet in no clean case")
     bias = float(displacements[usable].mean())
     rest = [usable[usable != i] for i in rows]
     biases = [float(displacements[r].mean()) if len(r) else math.nan for r in rest]
@@ -224,7 +224,7 @@ def choose_correction(
     at_bias = float(table.shifts[table.nearest(bias)])
     candidates = {"distance": replace(base, representation="distance", shift=at_bias)}
     if len(rows) == 1:
-        return replace(candidates["distance"], dice_after=math.nan, note="a single clean case gives it")
+        return replace(candidates["distance"], dice_after=math.nan, note="based on a single clean case")
     scores = {"distance": np.array([at(case, shift) for case, shift in zip(rows, biases, strict=True)])}
     if len(rows) > 2:
         scores["best shift"] = np.array(

@@ -104,7 +104,7 @@ class CityscapesLayout(Layout):
         """Return the files of all cities by the name of their frame."""
         folder = self.source / kind / part
         if not folder.is_dir():
-            raise ValueError(f"Folder {folder} does not exist; unpack {kind} of Cityscapes beside its other packages.")
+            raise ValueError(f"Folder {folder} does not exist; unpack {kind} of Cityscapes beside the other packages.")
         cities = [city for city in sorted(folder.iterdir()) if city.is_dir() and not city.name.startswith(".")]
         return visible_files(cities, [suffix])
 

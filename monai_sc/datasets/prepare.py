@@ -108,14 +108,15 @@ class Workplace:
         # A record that was being written when the call was stopped counts as none.
         if others := sorted({entry.name for entry in self.root.iterdir()} - {LOCK, partial_of(file).name}):
             self.leave()
-            raise ValueError(f"{self.root} holds {others[0]}, which no preparation wrote; move it away.")
+            raise ValueError(f"{self.root} holds {others[0]}, which prepare did not write; move it elsewhere.")
         replace_synced(file, json.dumps(record, indent=2) + "\n")
         return False
 
     def _check_begun(self, begun: dict[str, Any], record: dict[str, Any]) -> None:
         if difference := difference_of(begun, record):
             raise ValueError(
-                f"{self.root} holds the beginning of another preparation{difference}; delete it, or choose another "
+                f"{self.root} holds an unfinished preparation with other options{difference}; delete it, or choose "
+                "another "
                 "folder to prepare."
             )
 
@@ -395,18 +396,20 @@ def _made(layout_type: type[Layout], source: Path, options: dict[str, Any]) -> L
     known = [name for name in signature(layout_type).parameters if name != "source"]
     if unknown := [name for name in options if name not in known]:
         raise ValueError(
-            f"{unknown[0]} is no option of {layout_type.name}, which has {', '.join(known) or 'none'}; leave it out."
+            f"{unknown[0]} is not an option of {layout_type.name}, which has {', '.join(known) or 'none'}; omit it."
         )
     return layout_type(source, **options)
 
 
 def _check_folders(source: Path, out: Path) -> None:
     if not source.is_dir():
-        raise ValueError(f"source must be the folder of the data set, got {source}, which is no folder.")
+        raise ValueError(f"source must be the folder of the data set, got {source}, which is not a folder.")
     if source == out or source in out.parents or out in source.parents:
         raise ValueError(f"out must lie outside of source, which is only read, got {out} and {source}.")
     if source == unfinished(out) or unfinished(out) in source.parents:
-        raise ValueError(f"source must lie outside of {unfinished(out)}, where the files grow; choose another out.")
+        raise ValueError(
+            f"source must lie outside of {unfinished(out)}, where files are written first; choose another out."
+        )
     if out.exists() and not out.is_dir():
         raise ValueError(f"out must be a folder, got the file {out}.")
     if out.is_mount():

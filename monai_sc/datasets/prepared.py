@@ -72,7 +72,7 @@ def read_prepared(root: Path) -> dict[str, Any]:
     file = root / PREPARED
     if not file.is_file():
         raise ValueError(
-            f"{root} is not a prepared data set, it has no {PREPARED}; python -m monai_sc prepare makes one of the "
+            f"{root} is not a prepared data set: it has no {PREPARED}; python -m monai_sc prepare makes one of the "
             "downloaded files."
         )
     try:

@@ -69,7 +69,7 @@ def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
         for key in file_keys(case):
             for file in files_of(case, key):
                 if not file.is_file():
-                    raise FileNotFoundError(f"{file} of case {case['id']!r} does not exist, or is no file.")
+                    raise FileNotFoundError(f"{file} of case {case['id']!r} does not exist or is not a file.")
 
 
 def file_keys(case: Mapping[str, Any]) -> list[str]:

@@ -69,7 +69,7 @@ def export_dicom_seg(
         ImportError: when highdicom is not installed.
         TypeError: when ``label`` has no affine.
         ValueError: when the series is not one, the label lies on another grid, or names, values or ``file`` are unfit.
-        FileNotFoundError: when ``series`` is no folder.
+        FileNotFoundError: when ``series`` is not a folder.
         OSError: when the file cannot be written; nothing is left.
     """
     highdicom, is_installed = optional_import("highdicom")
@@ -179,7 +179,7 @@ def _headers(folder: Path) -> list[Any]:
         FileNotFoundError: when there is no such folder.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"series must be a folder with DICOM files, got {folder}, which is no folder.")
+        raise FileNotFoundError(f"series must be a folder with DICOM files, got {folder}, which is not a folder.")
     dcmread, _ = optional_import("pydicom", name="dcmread")
     no_dicom, _ = optional_import("pydicom.errors", name="InvalidDicomError")
     headers = []

@@ -162,7 +162,7 @@ def check_whole(path: Path, name: str, *, to_end: bool) -> None:
     """
     try:
         if not path.is_file():
-            raise ValueError(f"{name} does not exist, or is no file; correct its path.")
+            raise ValueError(f"{name} does not exist or is not a file; correct its path.")
         with path.open("rb") as file:
             empty = not file.read(1)
     except OSError as error:
@@ -246,9 +246,9 @@ def _check_nifti(path: Path, name: str, to_end: bool) -> None:
             told = int.from_bytes(file.read(), "little")
         size = expected if told == expected % 2**32 else _unpacked_size(path, name)
     if size < expected:
-        raise ValueError(f"{name} is truncated, to {size} of the {expected} bytes that its header tells; {COPY_AGAIN}.")
+        raise ValueError(f"{name} is truncated: {size} of the {expected} bytes that its header states; {COPY_AGAIN}.")
     if not sizes.all():
-        raise ValueError(f"{name} must have voxels of a size over 0, got {sizes.tolist()} mm; {REPAIR}.")
+        raise ValueError(f"{name} must have a positive voxel size, got {sizes.tolist()} mm; {REPAIR}.")
     check_affine(np.asarray(image.affine), image.ndim, name)
 
 

@@ -23,7 +23,7 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
             upper and lower case only.
     """
     if not source.is_dir():
-        raise FileNotFoundError(f"{source} is no folder.")
+        raise FileNotFoundError(f"{source} is not a folder.")
     masks, others = [], []
     for folder, folders, files in os.walk(source, onerror=_raise):
         where = Path(folder)
@@ -36,13 +36,13 @@ def find_masks(source: Path) -> tuple[list[str], list[str]]:
                 continue
             if file_suffix(file) not in ONE_FILE:
                 raise ValueError(
-                    f"{file} keeps header and voxels in two files, which is not simulated; convert it, such as to "
-                    ".nrrd, .mha or .nii.gz."
+                    f"{file} keeps header and voxels in two files, which simulate does not support; convert it, for "
+                    "example to .nrrd, .mha or .nii.gz."
                 )
             masks.append(file.relative_to(source).as_posix())
     if not masks:
         got = f", got {others[0]}" if others else ""
-        raise ValueError(f"{source} holds no mask: no file of a type that holds one, {', '.join(ONE_FILE)}{got}.")
+        raise ValueError(f"{source} holds no mask file, {', '.join(ONE_FILE)}{got}.")
     seen: dict[str, str] = {}
     for name in masks:
         if name.encode(errors="ignore").decode() != name:
@@ -82,7 +82,7 @@ def refuse_names(source: Path, names: Sequence[str], taken: Sequence[str]) -> No
     """
     for name in names:
         if name.split("/")[0] in taken:
-            raise ValueError(f"{source} must not hold a folder {name}, as a file of the result is called.")
+            raise ValueError(f"{source} must not hold a folder {name}, which is the name of a result file.")
 
 
 def refuse_shared_folders(source: Path, root: Path) -> None:

@@ -55,7 +55,7 @@ def is_picture_tiff(path: PathLike) -> bool:
         return False
     if unlike and pages > 1:
         raise ValueError(
-            "its pages are bits, have a palette, or white for 0, which readers show in different ways; convert it to "
+            "its pages are bits, have a palette, or use white for 0, which readers display differently; convert it to "
             "grey values, such as with ImageJ, or to .nii.gz"
         )
     return unlike

@@ -91,7 +91,8 @@ def why_no_label(values: np.ndarray, *, found: np.ndarray | None = None, ignore:
     is_noise = len(classes) >= 3 * MANY and np.average(between[own], weights=counts[own]) >= 0.5
     if is_noise or (unlike.sum() >= 3 and unlike.sum() >= own.sum() / 2):
         return (
-            f"it holds {len(classes)} values, most of them only between others, as an image does; give the folder of "
+            f"{len(classes)} of its values look like an image's, most of them occurring only between others; give "
+            "the folder of "
             "the labels, or resample them with nearest neighbours"
         )
     thin = np.flatnonzero(own & (between >= ONLY_BETWEEN) & (counts >= max(FEW, 0.02 * counts[own].sum())))

@@ -145,7 +145,7 @@ class BoundaryBias:
             ValueError: when ``num_cases`` is under 2.
         """
         if num_cases < 2:
-            raise ValueError(f"num_cases must be at least 2, got {num_cases}: one case says nothing of its error.")
+            raise ValueError(f"num_cases must be at least 2, got {num_cases}: one case gives no error estimate.")
         return np.asarray(stats.t.ppf((1 + confidence) / 2, num_cases - 1) * self.spread / math.sqrt(num_cases))
 
 

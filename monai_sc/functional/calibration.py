@@ -96,7 +96,7 @@ def calibrate_num_steps(
             f"got {'both' if given else 'none'} of them."
         )
     if "num_steps" in parameters:
-        raise TypeError("num_steps must not be given, since it is what calibrate_num_steps looks for.")
+        raise TypeError("num_steps must not be given: calibrate_num_steps finds it.")
     check_markov_parameters(**cast(MarkovParameters, {**parameters, "num_steps": 0}))
     if max_steps < 1 or max_steps != int(max_steps):
         raise ValueError(f"max_steps must be a whole number of at least 1, got {max_steps}.")
@@ -145,8 +145,8 @@ def _check_target(name: str, target: float, parameters: MarkovRates) -> None:
     if target and not (drift * target > 0).any():
         way, needed = ("outwards", "over") if target < 0 else ("inwards", "under")
         raise ValueError(
-            f"target_displacement of {target:g} cannot be reached: boundaries drift {way} with an expansion_prob "
-            f"{needed} 0.5 only, got {parameters['expansion_prob']}."
+            f"target_displacement of {target:g} cannot be reached: boundaries drift {way} only with expansion_prob "
+            f"{needed} 0.5, got {parameters['expansion_prob']}."
         )
 
 

@@ -156,7 +156,7 @@ def _as_array(weights: Mapping[str, float]) -> np.ndarray:
         if not 0 <= value < np.inf:
             raise ValueError(f"weights must be at least 0 and finite, got {value} of {name}.")
     if weights.keys() == set(SCALARS) and not any(weights.values()):
-        raise ValueError("weights must leave a statistic that counts, but all are 0.")
+        raise ValueError("at least one weight must be over 0.")
     return np.array([max(float(weights.get(name, 1)), LEAST_WEIGHT) for name in SCALARS])
 
 

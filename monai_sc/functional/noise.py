@@ -373,7 +373,7 @@ def step_geometry(
     if step > min(marched) * (1 + 1e-6):
         raise ValueError(
             f"step_size must be at most the smallest side of a voxel, {min(marched):g}, got {step:g}: "
-            "a boundary cannot jump over voxels; take a smaller step and more of them."
+            "a boundary cannot skip voxels; use more, smaller steps."
         )
     if max(marched) > MOST_STEPS_PER_SIDE * step:
         raise ValueError(

@@ -138,8 +138,7 @@ def _refuse_shared_cases(clean: Any, training: Sequence[Mapping[str, Any]]) -> N
         if image is not None and image in images:
             raise ValueError(
                 f"Clean cases must not be training cases, but {case.get('id', image[0])!r} has the image of "
-                f"{images[image]!r}, {image[0]}: leave it out of one list; the bias would be measured on what the "
-                "network has learnt."
+                f"{images[image]!r}, {image[0]}: remove it from one list, or the bias is measured on training data."
             )
 
 

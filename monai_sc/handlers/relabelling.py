@@ -142,7 +142,7 @@ class Relabelling:
                 LOGGER.warning("Round %d, %s: %d cases to check, listed in the manifest.", number + 1, name, checked[k])
             if refused[k]:
                 LOGGER.warning(
-                    "Round %d, %s: %d objects were not shifted, since too little of them would be left.",
+                    "Round %d, %s: %d objects were not shifted: less than half of them would be left.",
                     *(number + 1, name, refused[k]),
                 )
         return [int(n) for n in changed]
@@ -240,8 +240,7 @@ class Relabelling:
         if record["memorised"][k] and not record["kept"][k]:
             LOGGER.info(
                 "Round %d, %s: the network agrees with the labels that it learnt from (Dice %.3f) more than with "
-                "the clean ones, corrected (%.3f): it has memorised them. More checks_per_round, or folds, help "
-                "where they are wrong in ways that the image does not show.",
+                "the clean ones, corrected (%.3f): it has memorised them. Try more checks_per_round, or folds.",
                 *(record["round"], name, agreement, clean_dice),
             )
 

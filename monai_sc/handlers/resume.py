@@ -132,4 +132,4 @@ class ResumeHandler:
         except (OSError, RuntimeError) as error:  # torch reports a full disk as the latter
             partial.unlink(missing_ok=True)
             reason = getattr(error, "strerror", None) or f"{str(error).splitlines()[0][:200]}, is the disk full?"
-            raise OSError(f"{self.path} cannot be written ({reason}); the checkpoint before stays.") from error
+            raise OSError(f"{self.path} cannot be written ({reason}); the previous checkpoint is kept.") from error

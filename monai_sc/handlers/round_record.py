@@ -106,8 +106,8 @@ def log_record(logger: Logger, record: Mapping[str, Any]) -> None:
         )
         if not record["learnt"][k]:
             logger.warning(
-                "Round %d, %s: with a Dice of %.2f on the clean cases that hold it, before the correction, the network "
-                "has not learnt it; it corrects no labels of this class. Train longer.",
+                "Round %d, %s: the network has not learnt this class (Dice %.2f on the clean cases with it, before "
+                "correction) and corrects none of its labels. Train longer.",
                 *(number, name, record["dice_present"][k]),
             )
         if math.isnan(mean):
@@ -172,7 +172,7 @@ def stop_reason(record: Mapping[str, Any], *, as_asked: bool, better: int | None
     elif small and sure and (as_asked or not is_first):
         reason = f"the bias of every {which} is under one voxel"
     elif small and as_asked:
-        reason = f"the measured bias of every {which} is under one voxel, though its interval cannot tell"
+        reason = f"the measured bias of every {which} is under one voxel, though its interval is wider"
     elif not as_asked and all(record["kept"]):
         reason = f"no correction of any {which} makes labels clearly better"
     elif as_asked and np.all((low <= 0) & (high >= 0)):
@@ -186,4 +186,4 @@ def stop_reason(record: Mapping[str, Any], *, as_asked: bool, better: int | None
         for name, score, known in zip(record["correction"], record["dice_present"], learnt, strict=True)
         if not known
     )
-    return f"{reason}; the network has not learnt {missed}, so that its bias cannot be told: train longer"
+    return f"{reason}; the network has not learnt {missed}, so its bias is unknown: train longer"

@@ -193,7 +193,7 @@ class SpatialCorrectionHandler(StoreRun):
             LOGGER.info("The correction of the labels is finished: %s.", self.history[-1]["stop_reason"])
             if self.store.current != self._best["round"]:
                 LOGGER.warning(
-                    "The current labels are those of round %d, not of round %d, which the run has kept.",
+                    "The current labels are those of round %d, not of round %d, which the run kept.",
                     *(self.store.current, self._best["round"]),
                 )
             engine.terminate()

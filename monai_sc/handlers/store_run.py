@@ -237,8 +237,8 @@ class StoreRun(ABC):
                 if any(schedule is not None for schedule in (early if event == Events.EPOCH_STARTED else late)):
                     raise ValueError(
                         "The handler of a learning-rate schedule must be attached "
-                        f"{'behind' if event == Events.EPOCH_STARTED else 'before'} {type(self).__name__}, else a "
-                        "training would begin with the second step of the schedule."
+                        f"{'behind' if event == Events.EPOCH_STARTED else 'before'} {type(self).__name__}, otherwise "
+                        "training would start at the second step of the schedule."
                     )
             for schedule in schedules:
                 if schedule is None or any(schedule is other for other in (*found, self.lr_scheduler)):
@@ -288,7 +288,7 @@ class StoreRun(ABC):
         if is_lost(error) and not isinstance(error, OtherProcessError):
             told = OtherProcessError(LOST.format(rank()))
         elif IN_A_LOADER.search(str(error)):
-            LOGGER.info("A file could not be loaded; looking for one that is damaged.")
+            LOGGER.info("A file could not be loaded; looking for a damaged file.")
             loaders = (engine.data_loader, self.relabel_loader, getattr(self, "clean_loader", None))
             if damaged := damaged_file(loaders):
                 told = ValueError(damaged)

@@ -73,7 +73,7 @@ def summarise_run(
     kept = store.current
     by_round = {int(record["round"]): record for record in history}
     if kept > max(by_round):
-        raise ValueError(f"history must reach the round in force, {kept}, got {len(history)} rounds.")
+        raise ValueError(f"history must reach the current round, {kept}, got {len(history)} rounds.")
     measured = {
         "trained on given labels": _test_dice(by_round.get(0, {}).get("metrics") or {}, store.class_names),
         "trained on corrected labels": (
@@ -149,7 +149,7 @@ def print_results(results: Mapping[str, Any], *, console: Console | None = None)
             f"The correction recovered {100 * results['recovered']:.0f} % of the test Dice that the noise cost."
         )
     if results["skipped"]:
-        skipped = Table("case", "why", title="Cases that were left out")
+        skipped = Table("case", "why", title="Skipped cases")
         for name, reason in results["skipped"].items():
             skipped.add_row(escape(name), escape(reason))
         console.print(skipped)

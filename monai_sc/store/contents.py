@@ -56,10 +56,10 @@ def find_store(folder: Path) -> Path:
         if (root / STORE_FILE).is_file():
             return root
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder.")
+        raise FileNotFoundError(f"{folder} is not a folder.")
     raise FileNotFoundError(
         f"{folder} must be a label store, or a folder with one as {IN_A_RUN}, but has no {STORE_FILE}; to undo "
-        "`correct`, delete its folder; for a store of an older version, LabelStore(root, cases) writes one."
+        "`correct`, delete its folder; for a store of an older version, LabelStore(root, cases) creates one."
     )
 
 

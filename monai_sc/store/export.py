@@ -109,7 +109,7 @@ def export_datalist(store: LabelStore, file: PathLike, number: int | None = None
     try:
         text = json.dumps({"training": cases}, indent=1)
     except TypeError as error:
-        raise ValueError(f"A data list holds what JSON can hold only, but a case does not: {error}.") from error
+        raise ValueError(f"A data list must be JSON, but a case is not: {error}.") from error
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_synced(file, text + "\n")
     return file
@@ -158,7 +158,7 @@ def export_nnunet(
         raise ValueError(f"out must be a folder with a name of nnU-Net, such as Dataset101_Lung, got {out}.")
     reserved = [name for name in store.class_names if name in NNUNET_RESERVED]
     if reserved:
-        raise ValueError(f"class_names must not hold {reserved[0]!r}, which means something else to nnU-Net.")
+        raise ValueError(f"class_names must not hold {reserved[0]!r}, which nnU-Net reserves.")
     _check_channels(store, channel_names)
     suffix = _nnunet_type(store)
     with new_folder(store, out) as partial:
@@ -323,8 +323,9 @@ def _nesting(store: LabelStore, number: int) -> np.ndarray:
             inside[i, j] = True
         else:
             raise ValueError(
-                f"Classes that share voxels must lie one within the other in all cases, to be held by a label map, but "
-                f"{names[i]!r} and {names[j]!r} do not, such as in case {case_id!r}; export the labels as files of one "
+                "Overlapping classes fit into a label map only if one lies within the other in all cases; "
+                f"{names[i]!r} and {names[j]!r} do not, for example in case {case_id!r}; export the labels as files "
+                "of one "
                 "class each."
             )
     return inside

@@ -43,8 +43,8 @@ def simulate_round(store: LabelStore, noise: Transform | None, *, seed: int, pro
             return
         if store.is_simulated or store.rounds != [0]:
             raise ValueError(
-                f"{store.root} holds labels that were made with the noise {told}, and {described} was asked for; "
-                "choose another folder for this run."
+                f"{store.root} holds labels that were made with the noise {told}, but {described} was requested; "
+                "choose another folder."
             )
         own = store.cases[rank() :: world_size()]
         with store.write_round(0, {"noise": described}) as writer:

@@ -272,8 +272,8 @@ def write_round(
                 reason = str(error.strerror or error)
                 reason += "" if reason.endswith((".", "?")) else "."
                 raise OSError(
-                    f"Round {number} could not be written to {store.root}: {reason} Nothing of it was kept, and "
-                    "the current labels are as they were; the same command goes on from there."
+                    f"Round {number} could not be written to {store.root}: {reason} Nothing was kept and the current "
+                    "labels are unchanged; run the same command to resume."
                 ) from error
             raise
 
@@ -313,7 +313,7 @@ class RoundWriter:
         """
         case = self.store.case(case_id)
         if case_id in self._written:
-            raise ValueError(f"Every case is written once, got {case_id!r} again.")
+            raise ValueError(f"A case must be written once, got {case_id!r} twice.")
         mask = binary_mask(label)
         before = self.store.read(case_id, self.previous)
         if mask.shape != before.shape:

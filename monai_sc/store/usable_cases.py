@@ -64,7 +64,7 @@ def usable_cases(
         cases: training cases, or clean ones: dictionaries as of :py:data:`~monai_sc.files.cases.Case`.
         clean: with training cases, the clean ones, which must not be among them: by id, or by image file.
         values: of the classes, where each label is one label map (see :py:class:`~monai_sc.transforms.LoadLabel`).
-        on_bad_case: ``"raise"``, or ``"skip"``, which leaves bad cases out and logs a warning for each.
+        on_bad_case: ``"raise"``, or ``"skip"``, which skips bad cases and logs a warning for each.
         progress: show a progress bar.
 
     Returns:
@@ -96,7 +96,7 @@ def usable_cases(
             for (key, resolved), file in own.items():
                 if (key, resolved) in taken:
                     raise ValueError(
-                        f"{NAMES[key]} {file} is that of case {taken[key, resolved]!r} already; leave one of them out."
+                        f"{NAMES[key]} {file} already belongs to case {taken[key, resolved]!r}; remove one of them."
                     )
             if same_name(case_id) in clean_ids or any(file.resolve() in clean_images for file in images):
                 raise ValueError(
@@ -106,7 +106,7 @@ def usable_cases(
         except ValueError as error:
             usable.skipped[case_id] = str(error)
             if on_bad_case == "skip":
-                logger.warning("Case %r is left out: %s", case_id, error)
+                logger.warning("Case %r is skipped: %s", case_id, error)
         else:
             usable.append(dict(case))
             taken.update(dict.fromkeys(own, case_id))
@@ -114,7 +114,7 @@ def usable_cases(
     if usable.skipped and (on_bad_case == "raise" or not usable):
         (case_id, reason), *others = usable.skipped.items()
         more = f" {len(others)} more of {len(cases)} cases cannot be used." if others else ""
-        way_out = " on_bad_case='skip' leaves bad cases out." if usable else ""
+        way_out = " on_bad_case='skip' skips bad cases." if usable else ""
         raise ValueError(f"Case {case_id!r} cannot be used: {reason}{more}{way_out}")
     return usable
 

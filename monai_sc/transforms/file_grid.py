@@ -78,8 +78,8 @@ def invert_to_file(scores: torch.Tensor, image: torch.Tensor, transform: Compose
     """
     if not isinstance(image, MetaTensor):
         raise TypeError(
-            "relabel_loader must give images as MetaTensor, got a plain tensor: without the metadata, labels "
-            "cannot be brought back to the grid of their files (track_meta=True keeps them)."
+            "relabel_loader must give images as MetaTensor, got a plain tensor: without the metadata, labels cannot "
+            "be mapped back to the grid of their files (track_meta=True keeps them)."
         )
     if not image.applied_operations:
         return scores

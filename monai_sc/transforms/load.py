@@ -47,7 +47,7 @@ class LoadLabel(Transform):
             _check_values(values)
             if foreground not in (None, 1):
                 raise ValueError(
-                    f"foreground must be left out where values give the classes of a label map, got {foreground!r}."
+                    f"foreground must be omitted if values give the classes of a label map, got {foreground!r}."
                 )
         self.foreground = None if foreground is None else float(foreground)
         self.values = None if values is None else [int(value) for value in values]

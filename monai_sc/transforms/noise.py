@@ -203,7 +203,7 @@ def with_steps(noise: RandMarkovLabelNoise, num_steps: int) -> RandMarkovLabelNo
     own = noise.parameters["num_steps"]
     most = int(np.max(own))
     if num_steps < 0 or not most:
-        raise ValueError(f"num_steps must be at least 0, of a noise with a step or more, got {num_steps} and {own}.")
+        raise ValueError(f"num_steps must be at least 0, and the noise must have steps, got {num_steps} and {own}.")
     scaled = np.rint(np.multiply(own, num_steps / most)).astype(int).tolist()
     changed = deepcopy(noise)
     changed.parameters = {**noise.parameters, "num_steps": scaled}

@@ -174,7 +174,7 @@ BROKEN = [
     ),
     pytest.param(
         lambda source: shutil.rmtree(source / "gtCoarse"),
-        r"Folder .*gtCoarse/train does not exist; unpack gtCoarse of Cityscapes beside its other packages\.$",
+        r"Folder .*gtCoarse/train does not exist; unpack gtCoarse of Cityscapes beside the other packages\.$",
         id="no-coarse-labels",
     ),
     pytest.param(copy_city, r"aachen/.* and .*aachen copy/.* must be one file, not two; delete one", id="city-twice"),

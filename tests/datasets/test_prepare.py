@@ -240,7 +240,7 @@ def test_complete_source_needs_no_partial(source, tmp_path, monkeypatch):
 
 ARGUMENTS = [
     pytest.param(
-        {"modalities": ["t1"]}, r"^modalities is no option of isic2017, which has none; leave it out\.$", id="o"
+        {"modalities": ["t1"]}, r"^modalities is not an option of isic2017, which has none; omit it\.$", id="o"
     ),
     pytest.param(
         {"size": (16,)}, r"^size must be 2 whole numbers over 0 for isic2017, got \(16,\)\.$", id="one-number"
@@ -276,7 +276,7 @@ def test_unknown_data_set_is_refused(tmp_path):
 @pytest.mark.parametrize("name", sorted({*LAYOUTS} - {"lidc_idri"}))
 def test_options_of_another_data_set_are_refused(tmp_path, name):
     (tmp_path / "source").mkdir()
-    with pytest.raises(ValueError, match=rf"^agreement is no option of {name}, which has .*; leave it out\.$"):
+    with pytest.raises(ValueError, match=rf"^agreement is not an option of {name}, which has .*; omit it\.$"):
         make(name, tmp_path / "source", tmp_path / "out", agreement=2)
 
 
@@ -302,7 +302,7 @@ PLACES = [
     pytest.param(
         "out",
         lambda t: fill(t / "out.partial"),
-        r"^.*/out.partial holds thesis.txt, which no preparation wrote; move it away\.$",
+        r"^.*/out.partial holds thesis.txt, which prepare did not write; move it elsewhere\.$",
         id="other-files-beside",
     ),
 ]
@@ -323,7 +323,7 @@ def test_source_where_the_files_would_grow_is_refused(stand_in, tmp_path):
     before = contents(tmp_path)
     for place in (source, source / "ISIC-2017_Training_Data"):
         with pytest.raises(
-            ValueError, match=r"^source must lie outside of .*data.partial, where the files grow; choose"
+            ValueError, match=r"^source must lie outside of .*data.partial, where files are written first; choose"
         ):
             make("isic2017", place, tmp_path / "data")
     assert contents(tmp_path) == before
@@ -333,7 +333,7 @@ def test_source_where_the_files_would_grow_is_refused(stand_in, tmp_path):
 def test_source_that_is_no_folder_is_refused(tmp_path, kind):
     (tmp_path / "file").touch()
     with pytest.raises(
-        ValueError, match=rf"^source must be the folder of the data set, got .*{kind}, which is no folder"
+        ValueError, match=rf"^source must be the folder of the data set, got .*{kind}, which is not a folder"
     ):
         make("isic2017", tmp_path / kind, tmp_path / "out")
 
@@ -427,7 +427,7 @@ def test_bad_case_stops_and_the_same_call_goes_on_when_it_is_mended(source, tmp_
     made = {file: when for file, when in times(unfinished).items() if file.suffix == ".png"}
     assert len(made) == 4
     with pytest.raises(
-        ValueError, match=r"beginning of another preparation \(seed 0, not 1\); delete it, or choose anoth"
+        ValueError, match=r"unfinished preparation with other options \(seed 0, not 1\); delete it, or choose anoth"
     ):
         make("isic2017", source, tmp_path / "out", seed=1)
     last.write_bytes(good)
@@ -500,7 +500,7 @@ def test_damaged_record_is_another_preparation(source, tmp_path, text):
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "preparation.json").write_text(text)
     with pytest.raises(
-        ValueError, match=r"out.partial holds the beginning of another preparation \(name None, not 'isic"
+        ValueError, match=r"out.partial holds an unfinished preparation with other options \(name None, not 'isic"
     ):
         make("isic2017", source, tmp_path / "out")
 

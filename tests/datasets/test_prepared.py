@@ -89,7 +89,7 @@ def test_folder_that_is_not_prepared_is_refused(tmp_path, kind):
     (tmp_path / "file").touch()
     (tmp_path / "unfinished").mkdir()
     (tmp_path / "unfinished" / "preparation.json").write_text("{}")
-    wording = rf"{kind} is not a prepared data set, it has no prepared\.json; python -m monai_sc prepare makes one of"
+    wording = rf"{kind} is not a prepared data set: it has no prepared\.json; python -m monai_sc prepare makes one of"
     with pytest.raises(ValueError, match=wording):
         prepared_cases(tmp_path / kind, "train")
 

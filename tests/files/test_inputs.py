@@ -264,7 +264,7 @@ def like_an_image(mask):
 NO_LABELS = {
     "jpeg": (through_jpeg, r"near 0 and 255 or between them, as a mask that was saved as JPEG or smoothed; set values"),
     "resampled": (linearly_resampled, r"its value 1 occurs only at edges, .* resample it with nearest neighbours"),
-    "image": (like_an_image, r"only between others, as an image does; give the folder of the labels"),
+    "image": (like_an_image, r"only between others; give the folder of the labels"),
 }
 
 

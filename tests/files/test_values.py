@@ -60,7 +60,7 @@ def rings(thickness, ndim, outwards):
 
 
 MASK_AS = "near 0 and .* or between them, as a mask that was saved as JPEG or smoothed; set values over"
-IMAGE_AS = "only between others, as an image does"
+IMAGE_AS = "only between others"
 NO_LABELS = {
     **{f"jpeg-{quality}": (jpeg(disc(17) * 255, quality), MASK_AS) for quality in (30, 50, 80, 95, 100)},
     "jpeg-of-128": (jpeg(disc(17) * 128), "near 0 and 128 .* set values over 64 to 128"),

@@ -148,7 +148,7 @@ def test_folder_that_cannot_be_written_to_is_no_reason_to_fail(tmp_path, monkeyp
 def test_folder_without_a_store_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"must be a label store, or a folder with one as labels, but has no "):
         LabelStore.open(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"absent is no folder\.$"):
+    with pytest.raises(FileNotFoundError, match=r"absent is not a folder\.$"):
         LabelStore.open(tmp_path / "absent")
 
 
@@ -175,7 +175,9 @@ def test_file_that_is_gone_is_named(tmp_path):
     cases = make_cases(tmp_path / "in")
     LabelStore(tmp_path / "store", cases)
     cases[1]["label"].unlink()
-    with pytest.raises(FileNotFoundError, match=r"case 1 0\.nii\.gz of case 'case 1' does not exist, or is no file\.$"):
+    with pytest.raises(
+        FileNotFoundError, match=r"case 1 0\.nii\.gz of case 'case 1' does not exist or is not a file\.$"
+    ):
         LabelStore.open(tmp_path / "store")
 
 

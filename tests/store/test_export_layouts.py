@@ -140,7 +140,7 @@ def test_classes_that_overlap_otherwise_are_refused_and_nothing_is_left(tmp_path
     nested = [ball((3, 3, 2), 1), ball((3, 3, 2), 3)]
     masks = [nested, [ball((7, 6, 3), 2), ball((6, 6, 3), 2)]]
     store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in", masks), class_names=["a", "b"])
-    message = r"'a' and 'b' do not, such as in case 'scan 0'; export the labels as files of one class each\."
+    message = r"'a' and 'b' do not, for example in case 'scan 0'; export the labels as files of one class each\."
     with pytest.raises(ValueError, match=message):
         export_nnunet(store, tmp_path / "out" / "Dataset005_O", channel_names=["CT"])
     with pytest.raises(ValueError, match=message):

@@ -204,7 +204,7 @@ def test_exported_data_list_is_one_of_monai(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"file must be a new file, got .*round1\.json, which exists\."):
         export_datalist(store, tmp_path / "lists" / "round1.json")
     store.cases[0]["weight"] = np.ones(3)
-    with pytest.raises(ValueError, match=r"holds what JSON can hold only, but a case does not"):
+    with pytest.raises(ValueError, match=r"must be JSON, but a case is not"):
         export_datalist(store, tmp_path / "other.json")
 
 
@@ -243,7 +243,7 @@ def test_case_is_written_once(tmp_path):
             for _ in range(2):
                 writer.write("case 0", store.read("case 0", 0))
 
-    with pytest.raises(ValueError, match=r"Every case is written once, got 'case 0' again\."):
+    with pytest.raises(ValueError, match=r"A case must be written once, got 'case 0' twice\."):
         twice()
 
 
@@ -255,7 +255,7 @@ def test_full_disk_leaves_the_labels_as_they_were(tmp_path, limit):
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, allowed[1]))
     try:
-        with pytest.raises(OSError, match=r"Round 2 could not be written to .*store: .*Nothing of it was kept"):
+        with pytest.raises(OSError, match=r"Round 2 could not be written to .*store: .*Nothing was kept"):
             write_round(store, 2, lambda masks: masks, previous=1)
         if limit == 0:
             with pytest.raises(OSError, match="File too large"):
@@ -364,7 +364,7 @@ def test_round_that_could_not_be_put_in_force_is_taken_back(tmp_path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(LabelStore, "restore", fill)
-        with pytest.raises(OSError, match=r"Round 2 could not be .*: No space left on device\. Nothing of it"):
+        with pytest.raises(OSError, match=r"Round 2 could not be .*: No space left on device\. Nothing was"):
             write_round(store, 2, shrunk)
     assert store.rounds == [0, 1]
     assert checksums(store.root) == before

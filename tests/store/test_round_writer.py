@@ -127,7 +127,7 @@ WRITERS = {
 @pytest.mark.parametrize(("write", "message"), WRITERS.values(), ids=WRITERS)
 def test_disk_that_cannot_take_a_label_is_told(store, monkeypatch, write, message):
     monkeypatch.setattr(round_writer, "write_label_like", write)
-    told = r"^Round 1 could not be written to .*/store: {} Nothing of it was kept, and the current labels are as they "
+    told = r"^Round 1 could not be written to .*/store: {} Nothing was kept and the current labels are "
     with pytest.raises(OSError, match=told.format(message)):
         write_round(store, 1)
     assert store.rounds == [0]
@@ -143,7 +143,7 @@ def test_reason_ends_with_one_full_stop(store):
         (OSError(28, "No space left on device"), "No space left on device"),
         (OSError("Gone."), "Gone"),
     ):
-        with pytest.raises(OSError, match=rf"store: {reason}\. Nothing of it was kept") as caught:
+        with pytest.raises(OSError, match=rf"store: {reason}\. Nothing was kept") as caught:
             fail(error)
         assert caught.value.__cause__ is error
 

@@ -184,12 +184,14 @@ def shifted(by):
 COPY = r"; copy it again from its source\."
 BAD = [
     pytest.param(
-        without("image"), r"Image file .*a-image\.nii\.gz does not exist, or is no file; correct", id="no-image"
+        without("image"), r"Image file .*a-image\.nii\.gz does not exist or is not a file; correct", id="no-image"
     ),
     pytest.param(
-        without("label"), r"Label file .*a-label\.nii\.gz does not exist, or is no file; correct", id="no-label"
+        without("label"), r"Label file .*a-label\.nii\.gz does not exist or is not a file; correct", id="no-label"
     ),
-    pytest.param(of_a_folder("label"), r"Label file .* does not exist, or is no file; correct its path\.", id="folder"),
+    pytest.param(
+        of_a_folder("label"), r"Label file .* does not exist or is not a file; correct its path\.", id="folder"
+    ),
     pytest.param(
         replaced("image", b""), rf"Image file .*a-image\.nii\.gz is empty, of 0 bytes{COPY}", id="empty-image"
     ),
@@ -225,12 +227,12 @@ BAD = [
     ),
     pytest.param(
         truncated("image", 1000, ".nii"),
-        rf"Image file .*a-image\.nii is truncated, to 1000 of the 4192 bytes that its header tells{COPY}",
+        rf"Image file .*a-image\.nii is truncated: 1000 of the 4192 bytes that its header states{COPY}",
         id="cut-nii-image",
     ),
     pytest.param(
         truncated("label", 1000, ".nii"),
-        rf"Label file .*a-label\.nii is truncated, to 1000 of the 1312 bytes that its header tells{COPY}",
+        rf"Label file .*a-label\.nii is truncated: 1000 of the 1312 bytes that its header states{COPY}",
         id="cut-nii-label",
     ),
     pytest.param(truncated("image", 300, ".nii"), r"Image file .*a-image\.nii cannot be read: ", id="cut-nii-header"),
@@ -327,7 +329,7 @@ BAD = [
     ),
     pytest.param(
         with_header("image", pixdim=[1, 1, 0, 1, 0, 0, 0, 0]),
-        r"Image file .*header\.nii must have voxels of a size over 0, got \[1\.0, 0\.0, 1\.0\] mm; correct its header",
+        r"Image file .*header\.nii must have a positive voxel size, got \[1\.0, 0\.0, 1\.0\] mm; correct its header",
         id="voxel-size",
     ),
 ]
@@ -339,9 +341,7 @@ def test_bad_case_is_refused_or_left_out(case, tmp_path, caplog, spoil, message)
     good = make_case(tmp_path / "good", "b")
     if isinstance(case["label"], list):  # all cases have the same number of label files
         good["label"] = [good["label"]] * 2
-    with pytest.raises(
-        ValueError, match=rf"^Case 'a' cannot be used: {message}.* on_bad_case='skip' leaves bad cases out"
-    ):
+    with pytest.raises(ValueError, match=rf"^Case 'a' cannot be used: {message}.* on_bad_case='skip' skips bad cases"):
         usable_cases([case, good], progress=False)
     with caplog.at_level(logging.WARNING):
         usable = usable_cases([case, good], on_bad_case="skip", progress=False)
@@ -350,7 +350,7 @@ def test_bad_case_is_refused_or_left_out(case, tmp_path, caplog, spoil, message)
     assert usable.skipped["a"].endswith(".")
     assert "\n" not in usable.skipped["a"]
     warnings = [record.getMessage() for record in caplog.records if record.name == "monai_sc.store.usable_cases"]
-    assert warnings == [f"Case 'a' is left out: {usable.skipped['a']}"]
+    assert warnings == [f"Case 'a' is skipped: {usable.skipped['a']}"]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read every file")
@@ -369,7 +369,7 @@ def test_error_tells_how_many_more_are_bad(tmp_path):
     for case in cases[1:3]:
         Path(case["label"]).write_bytes(b"")
     message = (
-        r"^Case 'b' cannot be used: Label file .*b-label.* 1 more of 4 cases cannot be used\. on_bad_case='skip' leaves"
+        r"^Case 'b' cannot be used: Label file .*b-label.* 1 more of 4 cases cannot be used\. on_bad_case='skip' skips"
     )
     with pytest.raises(ValueError, match=message):
         usable_cases(cases, progress=False)
@@ -408,7 +408,7 @@ def test_file_of_two_cases_is_refused_in_the_second(tmp_path, kind, as_link):
     cases[1][kind] = link(tmp_path / "link.nii.gz", cases[0][kind]) if as_link else cases[0][kind]
     usable = usable_cases(cases, on_bad_case="skip", progress=False)
     assert usable == cases[:1]
-    expected = f"{kind.capitalize()} file {cases[1][kind]} is that of case 'a' already; leave one of them out."
+    expected = f"{kind.capitalize()} file {cases[1][kind]} already belongs to case 'a'; remove one of them."
     assert usable.skipped == {"b": expected}
 
 
@@ -548,7 +548,7 @@ def test_size_of_an_image_over_4_gib_is_known_modulo_2_to_the_32(tmp_path):
     path = tmp_path / "large.nii.gz"
     path.write_bytes(gzip.compress(header.binaryblock + bytes(4)))  # 2**32 bytes less than the header tells
     check_whole(path, "Image", to_end=False)
-    with pytest.raises(ValueError, match=r"^Image is truncated, to 352 of the 4294967648 bytes that its header tells;"):
+    with pytest.raises(ValueError, match=r"^Image is truncated: 352 of the 4294967648 bytes that its header states;"):
         check_whole(path, "Image", to_end=True)
 
 
@@ -558,7 +558,7 @@ def test_gzip_file_of_several_parts_is_whole(case):
         Path(case[key]).write_bytes(gzip.compress(content[:500]) + gzip.compress(content[500:]))
     assert usable_cases([case], progress=False) == [case]
     Path(case["image"]).write_bytes(gzip.compress(content[:400]) + gzip.compress(content[400:500]))
-    with pytest.raises(ValueError, match=r"a-image\.nii\.gz is truncated, to 500 of the "):
+    with pytest.raises(ValueError, match=r"a-image\.nii\.gz is truncated: 500 of the "):
         usable_cases([case], progress=False)
 
 
@@ -640,7 +640,7 @@ def test_unsound_list_is_always_refused(case, cases, error, message, on_bad_case
             {"values": [1, 2]},
             r"With values a label must be one file, a label map, got 2 in every case",
         ),
-        ({"foreground": 255}, {"values": [1]}, r"foreground must be left out where values give the classes"),
+        ({"foreground": 255}, {"values": [1]}, r"foreground must be omitted if values give the classes"),
         ({"foreground": 0}, {}, r"foreground must be the value of the foreground in the files, over 0, got 0\."),
     ],
     ids=["on-bad-case", "values", "files-and-values", "foreground-and-values", "foreground"],

@@ -339,10 +339,10 @@ class TestSteps:
             TypeError, match="noise must be a RandMarkovLabelNoise, got RandDilateErodeLabel, which has"
         ):
             with_steps(RandDilateErodeLabel(1.0, radius=(1, 2)), 10)
-        with pytest.raises(ValueError, match="num_steps must be at least 0, of a noise with a step or more, got -1"):
+        with pytest.raises(ValueError, match="num_steps must be at least 0, and the noise must have steps, got -1"):
             with_steps(noise_preset("jsrt-expand"), -1)
         none = RandMarkovLabelNoise(1.0, num_steps=0, expansion_prob=0.8, march_prob=0.2)
-        with pytest.raises(ValueError, match="of a noise with a step or more, got 5 and 0"):
+        with pytest.raises(ValueError, match="and the noise must have steps, got 5 and 0"):
             with_steps(none, 5)
 
 

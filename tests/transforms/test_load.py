@@ -238,7 +238,7 @@ def test_integer_map_is_refused_and_at_most_five_of_its_values_are_listed(write_
 
 def test_image_is_told_from_a_label_map(write_png):
     path = write_png(np.arange(24, dtype=np.uint8).reshape(6, 4))
-    with pytest.raises(ValueError, match=r"got 1, 2, 3, 4, 23; it holds 23 values, .* as an image does; give the fo"):
+    with pytest.raises(ValueError, match=r"got 1, 2, 3, 4, 23; 23 of its values look like an image's, .*; give the fo"):
         LoadLabel()(path)
 
 
@@ -334,10 +334,10 @@ def test_values_that_are_not_distinct_whole_numbers_are_refused(make, values):
 
 
 def test_foreground_and_values_together_are_refused(write_png, mask):
-    with pytest.raises(ValueError, match=r"^foreground must be left out where values .*, got 255\.$"):
+    with pytest.raises(ValueError, match=r"^foreground must be omitted if values .*, got 255\.$"):
         LoadLabel(foreground=255, values=[1])
     path = write_png(mask.astype(np.uint8))
-    with pytest.raises(ValueError, match="foreground must be left out"):
+    with pytest.raises(ValueError, match="foreground must be omitted"):
         LoadLabeld("label", values=[1])({"label": path, "foreground": 255})
     check_label(LoadLabeld("label", values=[1])({"label": path, "foreground": 1})["label"], mask[None])
 

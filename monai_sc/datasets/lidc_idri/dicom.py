@@ -69,7 +69,7 @@ def read_reading(file: Path) -> Reading:
     uid = _series_uid(root, file)
     if uid is None:
         raise ValueError(
-            f"XML file {file} must be about a CT scan, as LidcReadMessage, got another; download it again."
+            f"XML file {file} must describe a CT scan (LidcReadMessage), got another kind; download it again."
         )
     sessions = root.findall("{*}readingSession")
     if not sessions:
@@ -269,5 +269,5 @@ def _check_even(folder: Path, z: np.ndarray) -> None:
     if abs(steps[worst] - usual) > MAX_UNEVEN * usual or usual <= 0:
         raise ValueError(
             f"Series {folder} must have evenly spaced slices, got a step of {steps[worst]:g} mm after z = {z[worst]:g} "
-            f"mm where {usual:g} mm is usual; download it again, or take such series as they are, with gaps."
+            f"mm where {usual:g} mm is usual; download it again, or accept such series with gaps."
         )

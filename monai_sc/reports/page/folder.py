@@ -98,7 +98,7 @@ class FolderSource(Sequence[PageCase]):
                 **{name.replace("_", " "): str(value) for name, value in report["settings"].items()},
                 **versions(),
             },
-            undo="The originals are where they were; delete the folder of the corrected labels.",
+            undo="The originals are unchanged; delete the folder of the corrected labels.",
         )
 
     def _finding(self, name: str, unit: str) -> Finding:
@@ -200,7 +200,7 @@ class AuditSource(Sequence[PageCase]):
     def _finding(self, name: str) -> Finding:
         row = self.result["classes"][name]
         notes = []
-        for key, words in (("spurious", "drawn in {} of {} without it"), ("missed", "missed in {} of {}")):
+        for key, words in (("spurious", "drawn in {} of {} cases without it"), ("missed", "missed in {} of {}")):
             number, cases = row[key]
             if number:
                 notes.append(words.format(number, counted(cases, "case")))

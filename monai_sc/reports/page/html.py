@@ -119,7 +119,8 @@ def _charts(document: Mapping[str, Any]) -> dict[str, Markup]:
         figures = {
             "displacements": (
                 plot_displacements(columns["displacement"], unit=unit),
-                f"How far the labels lay off the {document['after']} ones, in {unit}, by class; a point per case.",
+                f"Distance of the given labels from the {document['after']} ones, in {unit}, by class; a point per "
+                "case.",
             ),
         }
         if document["after"] == "corrected":

@@ -14,15 +14,15 @@ from monai_sc.functional.distance import has_boundary
 from monai_sc.functional.masks import bounding_box, dice
 
 WARNINGS = {
-    "vanished": "a structure that was labelled is gone",
-    "appeared": "a structure that was not labelled is there now",
-    "component lost": "an object of several that were labelled is gone",
-    "component appeared": "an object lies apart from all that was labelled; a network that learnt little leaves specks",
+    "vanished": "a labelled structure is gone",
+    "appeared": "a structure is new",
+    "component lost": "one of several labelled objects is gone",
+    "component appeared": "an object lies apart from all labelled ones; a network that has learnt little leaves specks",
     "large change": "more than half of the structure changed",
     "thin structure": "thinner than four voxels at its thickest, where a shift is coarse",
-    "touches border": "it touches the border of the image, beyond which nobody knows where it ends",
+    "touches border": "it touches the border of the image, so its end is unknown",
 }
-"""What is worth a look by hand, the gravest first."""
+"""Reasons to check a label, most serious first."""
 
 LARGE_CHANGE = 0.5  # of the union of the labels before and after
 SPECK = 0.02  # part of what is labelled, under which an object is none

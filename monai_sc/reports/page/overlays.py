@@ -34,7 +34,7 @@ class Detail:
 
 
 TIERS = (Detail(384, 32), Detail(320, 24), Detail(256, 16), Detail(192, 12), Detail(160, 8), Detail(112, 5))
-"""From the finest; a report takes the first with which all its cases fit."""
+"""From the finest; a report uses the first that fits all cases."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from monai_sc.wording import counted
 RESULTS = "results.json"
 
 TIMES = {1: "once", 2: "twice"}
-NOTHING_AGAINST = "labels left as they were given, since nothing speaks against them"
-NOT_MEASURED = "labels left as they were given, since their bias could not be measured"
+NOTHING_AGAINST = "labels kept as given: no bias was found"
+NOT_MEASURED = "labels kept as given: their bias could not be measured"
 NOT_LEARNT = "labels left as they were given, since the network has not learnt the class"
 
 
@@ -154,7 +154,7 @@ class RunSource(Sequence[PageCase]):
                 f"were, {held_out['after']:.3f} corrected"
             )
         elif correction:
-            notes.append("a single clean case carries the correction, and none is held out to judge it by")
+            notes.append("the correction is based on a single clean case; no held-out case confirms it")
         checked = sum(name in told for record in rounds for told in record.get("to_check", {}).values())
         if checked:
             notes.append(f"{counted(checked, 'label')} to check, listed in the manifest of the round")

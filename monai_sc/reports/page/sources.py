@@ -27,9 +27,9 @@ def open_source(folder: PathLike, *, images: PathLike | None = None) -> Source:
     """
     run = Path(folder)
     if not run.is_dir():
-        raise FileNotFoundError(f"{run} is no folder.")
+        raise FileNotFoundError(f"{run} is not a folder.")
     if images is not None and not Path(images).is_dir():
-        raise FileNotFoundError(f"{images} is no folder.")
+        raise FileNotFoundError(f"{images} is not a folder.")
     pictures = None if images is None else Path(images)
     if (run / RESULTS).is_file():
         try:

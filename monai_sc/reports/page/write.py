@@ -72,7 +72,7 @@ def write_page(source: Source, out: PathLike, *, megabytes: float = MEGABYTES, p
         pictures.append(drawn[row["id"]] if left >= 0 else None)
     notes = []
     if bare:
-        notes.append(f"No image of the same name and size was given for {counted(bare, 'case')}: outlines alone.")
+        notes.append(f"{counted(bare, 'case')} without an image of the same name and size: outlines only.")
     if without:
         notes.append(f"Too large for a page are the pictures of {counted(without, 'case')}, those that changed least.")
     replace_synced(folder / DATA, json.dumps(found, indent=1) + "\n")

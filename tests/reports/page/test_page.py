@@ -168,7 +168,7 @@ def test_a_class_whose_bias_is_not_known_is_not_called_sound(store, history):
     store.record = lambda number: {"classes": store.class_names, "kept": [False, True], "shift": [-3.0, 0.0]}
     done = [finding.done for finding in source.contents().findings]
     assert done[0] == "the network's boundaries moved inwards by 1.5 mm in round 1"
-    assert done[1] == "labels left as they were given, since their bias could not be measured"
+    assert done[1] == "labels kept as given: their bias could not be measured"
 
 
 @pytest.mark.parametrize("store", ["2d"], indirect=True)
@@ -258,7 +258,7 @@ def test_report_of_an_audit(folders):
     assert data["cases"][0]["classes"]["1"]["displacement"] < -1
     text = page.read_text(encoding="utf-8")
     Elements(text)
-    assert "No image of the same name and size was given for 3 cases: outlines alone." in text
+    assert "3 cases without an image of the same name and size: outlines only." in text
     (out / ".report.html.partial").touch()  # of a call that was killed
     check_audit_folder(out, [folders / "labels", folders / "clean"])
     write_audit(result, folders / "labels", folders / "clean", out)  # the folder is still that of an audit
@@ -303,7 +303,7 @@ def damaged(name, text):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        pytest.param(shutil.rmtree, FileNotFoundError, "is no folder", id="no folder"),
+        pytest.param(shutil.rmtree, FileNotFoundError, "is not a folder", id="no folder"),
         pytest.param(
             lambda f: (f / "results.json").unlink(), ValueError, "must be the folder of a run", id="other folder"
         ),
@@ -325,7 +325,7 @@ def test_folders_that_are_refused(store, history, change, error, words):
 
 
 def test_images_must_be_a_folder(folders):
-    with pytest.raises(FileNotFoundError, match="nowhere is no folder"):
+    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
         open_source(folders, images=folders / "nowhere")
 
 
