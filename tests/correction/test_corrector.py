@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -729,6 +730,62 @@ class TestStateAndReport:
                 )
         assert other.report() == corrector.report()
         assert json.dumps(other.to_dict()) == json.dumps(corrector.to_dict())
+
+    def test_file_gives_back_what_was_fitted(self, tmp_path):
+        fitted, *_ = fully_fitted()
+        fitted.save(tmp_path / "fitted.json")
+        assert Fitted.load(tmp_path / "fitted.json") == Fitted.from_dict(fitted.to_dict())
+        assert Fitted.load(tmp_path / "fitted.json").to_dict() == fitted.to_dict()
+        with pytest.raises(FileNotFoundError):
+            Fitted.load(tmp_path / "other.json")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda content: content.pop("unit"),
+            lambda content: content["options"].update(colour="red"),
+            lambda content: content["fits"][0].update(colour="red"),
+            lambda content: content["fits"][0].update(network=3),
+            lambda content: content["options"].update(gamma=7),
+            lambda content: content.update(options=[]),
+        ],
+        ids=["key", "option", "fit", "type", "value", "list"],
+    )
+    def test_other_content_is_refused(self, change, tmp_path):
+        fitted, *_ = fully_fitted()
+        content = json.loads(json.dumps(fitted.to_dict()))
+        change(content)
+        with pytest.raises(ValueError, match=r"Fitted\.to_dict\(\) returned, got something else|^gamma must be in"):
+            Fitted.from_dict(content)
+        for text in (json.dumps(content), "[1]", "{"):
+            (tmp_path / "fitted.json").write_text(text)
+            with pytest.raises(ValueError, match=r"fitted\.json must hold a correction that Fitted\.save wrote: "):
+                Fitted.load(tmp_path / "fitted.json")
+
+    def test_nothing_changes_what_was_fitted(self):
+        fitted, predictions, labels = fully_fitted()
+        before = json.dumps(fitted.to_dict())
+        fitted.correct(predictions[0], given=labels[0], group="ann")
+        fitted.report()
+        compare_given(fitted, predictions, labels)
+        again = fitted.in_unit(0.5)
+        assert json.dumps(fitted.to_dict()) == before
+        with pytest.raises(FrozenInstanceError):
+            fitted.unit = 2.0
+        with pytest.raises(FrozenInstanceError):
+            fitted.options.gamma = 0.5
+        with pytest.raises(FrozenInstanceError):
+            SpatialCorrector(["disc"]).max_shift = 1.0
+        assert again.fits == fitted.fits
+
+    def test_other_unit_tells_the_same_lengths(self):
+        predictions, labels = off_by(3)
+        fitted = SpatialCorrector(["disc"], max_shift=2.0, tolerance=1.0).fit(predictions, labels)
+        again = fitted.in_unit(0.5).in_unit(4.0)
+        assert (again.unit, again.options.max_shift, again.options.tolerance) == (2.0, 4.0, 2.0)
+        assert again.corrections[0].shift == 2 * fitted.corrections[0].shift == -4.0
+        np.testing.assert_array_equal(again.bias.mean, 2 * fitted.bias.mean)
+        assert np.array_equal(again.transform(predictions[0], spacing=(2.0, 2.0)), fitted.transform(predictions[0]))
 
     def test_state_with_nan_survives_json(self):
         predictions, labels = off_by(3)

@@ -8,7 +8,8 @@ from monai.data import DataLoader, Dataset, MetaTensor
 from monai.engines import SupervisedTrainer
 from monai.transforms import SpatialPad
 
-from monai_sc.correction.fitting import Judgement
+from monai_sc.correction import Judgement
+from monai_sc.correction.fitting import nothing_fitted
 from monai_sc.functional.masks import dice
 from monai_sc.handlers.clean_check import check_clean_cases, held_out_dice, judged_epochs, nothing_found, remember_best
 from tests.handlers.correcting import options_of
@@ -61,9 +62,9 @@ def check(cases, network=None, **options):
 
 def test_bias_and_dice_are_those_of_the_clean_cases():
     cases = clean_cases()
-    corrector, scores, voxel_mm = check(cases)
-    np.testing.assert_allclose(corrector.bias.mean, [-3.0, -1.5], atol=0.3)
-    assert corrector.num_clean == 3
+    fitted, scores, voxel_mm = check(cases)
+    np.testing.assert_allclose(fitted.bias.mean, [-3.0, -1.5], atol=0.3)
+    assert fitted.num_clean == 3
     assert voxel_mm == 1.0
     for k, score in enumerate(scores):
         pairs = [(case["image"].numpy()[k] >= 0, case["label"].numpy()[k]) for case in cases]
@@ -74,20 +75,20 @@ def test_unit_is_the_mean_size_of_a_voxel():
     # The third case has twice the resolution: three of its voxels are one and a half of the others, two on the mean.
     _, _, voxel_mm = check(clean_cases(voxel_mm=(1.0, 1.0, 0.5)))
     assert voxel_mm == pytest.approx(2.5 / 3)
-    corrector, _, _ = check(clean_cases(shifts=(2.0, 2.0), voxel_mm=(1.0, 1.0, 0.5)), representation="distance")
+    fitted, _, _ = check(clean_cases(shifts=(2.0, 2.0), voxel_mm=(1.0, 1.0, 0.5)), representation="distance")
     mean = np.mean([2.0, 2.0, 1.0]) / voxel_mm
-    np.testing.assert_allclose(corrector.bias.mean, [-mean, -mean], atol=0.3)
+    np.testing.assert_allclose(fitted.bias.mean, [-mean, -mean], atol=0.3)
 
 
 def test_what_was_padded_or_is_to_be_ignored_does_not_count():
     plain = clean_cases()
-    corrector, scores, _ = check(plain)
+    fitted, scores, _ = check(plain)
     padded = [{**case, "image": SpatialPad((48, 40))(case["image"])} for case in plain]
     padded = [{**case, "label": SpatialPad((48, 40))(case["label"])} for case in padded]
     for case in padded:
         case["image"][:, :4] = 5.0
     assert check(padded)[1] == scores
-    np.testing.assert_array_equal(check(padded)[0].bias.mean, corrector.bias.mean)
+    np.testing.assert_array_equal(check(padded)[0].bias.mean, fitted.bias.mean)
     for case in plain:
         case["image"][:, :4] = 5.0
     assert check(plain)[1] != scores
@@ -113,22 +114,22 @@ def test_label_of_a_softmax_is_a_map_or_masks():
     for case in masks:
         case["label"][0] &= ~case["label"][1]
         case["image"][0] = torch.where(case["label"][1], -9.0, case["image"][0])
-    corrector, scores, _ = check(masks, output="softmax")
+    fitted, scores, _ = check(masks, output="softmax")
     maps = [{**case, "label": case["label"][:1] + 2 * case["label"][1:].int()} for case in masks]
     assert check(maps, output="softmax")[1] == scores
-    np.testing.assert_array_equal(check(maps, output="softmax")[0].bias.mean, corrector.bias.mean)
+    np.testing.assert_array_equal(check(maps, output="softmax")[0].bias.mean, fitted.bias.mean)
     with pytest.raises(ValueError, match=r"^With output='softmax' the classes of a clean label must not overlap\.$"):
         check(clean_cases(), output="softmax")
 
 
 def test_class_under_one_voxel_is_not_moved_as_published():
     cases = clean_cases(shifts=(3.0, 0.6))
-    corrector, _, _ = check(cases, representation="distance")
-    first, second = corrector.corrections
+    fitted, _, _ = check(cases, representation="distance")
+    first, second = fitted.corrections
     assert (first.representation, first.shift) == ("distance", pytest.approx(-3.0, abs=0.3))
     assert (second.representation, second.shift, second.note) == ("none", 0.0, "its bias is under one voxel")
     assert second.dice_after == second.dice_before < 1
-    judged = corrector.fits[1].judged
+    judged = fitted.fits[1].judged
     assert judged.after == judged.before
     assert check(cases)[0].corrections[1].note != "its bias is under one voxel"
 
@@ -140,10 +141,10 @@ def test_voxel_under_which_nothing_is_moved_as_published_is_that_of_the_network(
         cases = clean_cases(shifts=(3.0, shift / 2), voxel_mm=(1.0,) * 3)
         for case in cases:
             case["image"].meta["original_affine"] = np.diag([0.5, 0.5, 1.0, 1.0])
-        corrector, _, voxel_mm = check(cases, representation="distance")
-        assert (corrector.unit, voxel_mm) == (2.0, 0.5)
-        assert corrector.bias.mean[1] == pytest.approx(-shift, abs=0.4)
-        moved.append(corrector.corrections[1].representation)
+        fitted, _, voxel_mm = check(cases, representation="distance")
+        assert (fitted.unit, voxel_mm) == (2.0, 0.5)
+        assert fitted.bias.mean[1] == pytest.approx(-shift, abs=0.4)
+        moved.append(fitted.corrections[1].representation)
     assert moved == ["none", "distance"]
 
 
@@ -151,10 +152,10 @@ def test_without_a_usable_case_there_is_no_bias():
     cases = clean_cases()
     for case in cases:
         case["image"] -= 99
-    corrector, scores, _ = check(cases)
-    assert np.isnan(corrector.bias.mean).all()
-    assert corrector.bias.num_skipped.tolist() == [3, 3]
-    assert corrector.num_clean == 3
+    fitted, scores, _ = check(cases)
+    assert np.isnan(fitted.bias.mean).all()
+    assert fitted.bias.num_skipped.tolist() == [3, 3]
+    assert fitted.num_clean == 3
     assert scores == [0.0, 0.0]
 
 
@@ -171,7 +172,7 @@ def test_without_a_usable_case_there_is_no_bias():
         (
             lambda c: c["image"].meta.pop("original_affine"),
             {"max_shift": 2.0},
-            r"^max_shift needs the size of a voxel",
+            r"^max_shift is in mm, and needs the size of a voxel, which the files do not say; give voxel_mm\.$",
         ),
     ],
     ids=["shape", "channels", "values", "no-mm"],
@@ -186,21 +187,20 @@ def test_unfit_clean_cases_are_refused(change, options, message):
 
 def test_largest_shift_is_told_in_mm():
     options = {"max_shift": 1.0, "representation": "distance"}
-    corrector, _, _ = check(clean_cases(voxel_mm=(0.5,) * 3), **options)
-    assert corrector.max_shift == 2.0
-    assert corrector.shift(0) == -2.0
-    assert check(clean_cases(voxel_mm=(0.5,) * 3), **options, voxel_mm=0.25)[0].max_shift == 4.0
+    fitted, _, _ = check(clean_cases(voxel_mm=(0.5,) * 3), **options)
+    assert fitted.options.max_shift == 2.0
+    assert fitted.corrections[0].shift == -2.0
+    assert check(clean_cases(voxel_mm=(0.5,) * 3), **options, voxel_mm=0.25)[0].options.max_shift == 4.0
 
 
-def corrector_with(*scores, output="sigmoid"):
-    """Return a corrector whose corrections have these Dice on three held-out cases each."""
-    corrector = options_of(class_names=NAMES, output=output).corrector(1.0).without_bias(3)
-    scores = [(score,) * 3 if isinstance(score, float) else score for score in scores]
-    corrector.fits = [
-        replace(fit, judged=Judgement("predictions", (0.125,) * 3, score, True), dice_present=0.75)
-        for fit, score in zip(corrector.fits, scores, strict=True)
-    ]
-    return corrector
+def fitted_with(*scores, output="sigmoid"):
+    """Return a fit whose corrections have these Dice on three held-out cases each."""
+    fitted = nothing_fitted(options_of(class_names=NAMES, output=output).correction, 3, None)
+    fits = (
+        replace(fit, judged=Judgement("predictions", (0.125,) * 3, (score,) * 3, True), dice_present=0.75)
+        for fit, score in zip(fitted.fits, scores, strict=True)
+    )
+    return replace(fitted, fits=tuple(fits))
 
 
 def remembered(*checks, output="sigmoid"):
@@ -209,7 +209,7 @@ def remembered(*checks, output="sigmoid"):
     for epoch, scores in enumerate(checks, start=1):
         network = torch.nn.Linear(1, 1, bias=False)
         network.weight.data.fill_(float(epoch))
-        remember_best(found, network, epoch, corrector_with(*scores, output=output), [0.25, 0.5], 2.0)
+        remember_best(found, network, epoch, fitted_with(*scores, output=output), [0.25, 0.5], 2.0)
         network.weight.data.fill_(-1.0)  # as training goes on
     return found
 
@@ -239,7 +239,7 @@ def test_best_check_of_each_class_is_remembered_the_last_of_equals(checks, best,
     assert found["state"]["clean_dice"] == [0.25, 0.5]
     assert found["state"]["voxel_mm"] == 2.0
     for state, epoch in ((found["state"], best), (found["classes"][0], by_class[0])):
-        assert state["corrector"]["fits"][0]["judged"]["after"] == [checks[epoch - 1][0]] * 3
+        assert state["fitted"]["fits"][0]["judged"]["after"] == [checks[epoch - 1][0]] * 3
     assert [check["epoch"] for check in found["checks"]] == list(range(1, len(checks) + 1))
     assert [check["before"] for check in found["checks"]] == [[[0.125] * 3] * 2] * len(checks)
     assert [check["after"] for check in found["checks"]] == [[[score] * 3 for score in own] for own in checks]
@@ -256,9 +256,10 @@ def test_check_that_has_learnt_a_class_is_better_than_one_that_has_not():
     """A network that has not learnt a class may seem far off, and its correction to be worth much."""
     found = nothing_found(None, 2)
     for epoch, (scores, before) in enumerate([((0.75, 0.5), (0.25, 0.75)), ((0.5, 0.25), (0.5, 0.75))], start=1):
-        corrector = corrector_with(*scores)
-        corrector.fits = [replace(f, dice_present=b) for f, b in zip(corrector.fits, before, strict=True)]
-        remember_best(found, torch.nn.Linear(1, 1), epoch, corrector, [0.25, 0.5], 1.0)
+        fitted = fitted_with(*scores)
+        fits = (replace(f, dice_present=b) for f, b in zip(fitted.fits, before, strict=True))
+        fitted = replace(fitted, fits=tuple(fits))
+        remember_best(found, torch.nn.Linear(1, 1), epoch, fitted, [0.25, 0.5], 1.0)
     assert [check["learnt"] for check in found["checks"]] == [[False, True], [True, True]]
     assert [own["epoch"] for own in found["classes"]] == [2, 1]
     assert found["state"]["epoch"] == 2
@@ -268,17 +269,17 @@ def test_check_that_has_learnt_a_class_is_better_than_one_that_has_not():
 
 
 def test_correction_that_is_not_made_has_the_dice_without_it():
-    corrector = corrector_with(0.75, 0.5)
-    fit = corrector.fits[0]
+    fitted = fitted_with(0.75, 0.5)
+    fit = fitted.fits[0]
     assert held_out_dice(fit, 3) == [0.75] * 3
     assert held_out_dice(replace(fit, judged=replace(fit.judged, accepted=False)), 3) == [0.125] * 3
 
 
 def test_single_case_has_the_dice_of_its_own_correction():
     case = clean_cases()[:1]
-    corrector, _, _ = check(case)
+    fitted, _, _ = check(case)
     found = nothing_found(None, 2)
-    remember_best(found, torch.nn.Linear(1, 1), 4, corrector, [0.5, 0.5], 1.0)
+    remember_best(found, torch.nn.Linear(1, 1), 4, fitted, [0.5, 0.5], 1.0)
     (told,) = found["checks"]
     image, label = case[0]["image"].numpy(), case[0]["label"].numpy()
     assert told["before"] == [[pytest.approx(score)] for score in dice(image >= 0, label)]
@@ -292,8 +293,8 @@ def test_check_without_a_usable_case_stands_beside_others():
         case["image"] = case["image"] - 99
     found = nothing_found(None, 2)
     for epoch, cases in enumerate((lost, clean_cases()), start=1):
-        corrector, scores, voxel_mm = check(cases)
-        remember_best(found, torch.nn.Linear(1, 1), epoch, corrector, scores, voxel_mm)
+        fitted, scores, voxel_mm = check(cases)
+        remember_best(found, torch.nn.Linear(1, 1), epoch, fitted, scores, voxel_mm)
     assert found["checks"][0]["before"] == found["checks"][0]["after"] == [[0.0] * 3] * 2
     before, after = judged_epochs(found["checks"], 0)
     assert before == np.mean(found["checks"][1]["before"][0])

@@ -13,9 +13,8 @@ from ignite.engine import Events
 from monai.data import DataLoader, Dataset
 from monai.transforms import Compose
 
-from monai_sc.correction import SpatialCorrector
-from monai_sc.correction.fitting import ClassBias, ClassFit, Judgement
-from monai_sc.correction.shifts import ClassCorrection
+from monai_sc.correction import ClassBias, ClassCorrection, ClassFit, Judgement
+from monai_sc.correction.fitting import nothing_fitted
 from monai_sc.functional import shift_boundary
 from monai_sc.functional.masks import dice
 from monai_sc.handlers.pairs import exclusive_masks, file_voxel, is_moved, judge_fit, move_labels, pair_moves
@@ -276,7 +275,7 @@ def test_held_out_pairs_choose_what_is_done_with_labels(keep, move, blend, predi
     told = fit.judged_labels.summary()
     assert told["before"] == pytest.approx(keep)
     assert told["after"] == pytest.approx({"keep": keep, "move": move, "blend": blend, "predict": predict}[source])
-    assert math.isinf(fit.limit) == (source in ("keep", "move"))
+    assert math.isnan(fit.limit) == (source in ("keep", "move"))
 
 
 def store_of(tmp_path, shift=3.0, number=5, spacings=(0.5,), key=None, pairs=4, classes=1):
@@ -323,7 +322,7 @@ def test_cases_with_voxels_of_other_sizes_are_moved_by_the_same_length(tmp_path)
     assert move_labels(store, options, LOGGER)
     moves = pair_moves(store, 0, options)
     assert moves.unit_mm == 0.75
-    assert moves.fits[0].labels.spread * moves.corrector.unit < 0.4  # in voxels of .75 mm
+    assert moves.fitted.fits[0].labels.spread * moves.fitted.unit < 0.4  # in voxels of .75 mm
     assert store.record(1)["label_shift"][0] * moves.unit_mm == pytest.approx(-2.0, abs=0.4)
     for case in store.cases:
         assert dice(store.read(case["id"], 1), truth(store, case["id"])[None])[0] > 0.96 > 0.85
@@ -354,7 +353,7 @@ def test_max_shift_needs_the_size_of_a_voxel(tmp_path, monkeypatch):
     options = options_for(store, max_shift=1.0)
     assert file_voxel(store, "case0", options)[0] == (1.0, 1.0)
     assert math.isnan(file_voxel(store, "case0", options)[1])
-    with pytest.raises(ValueError, match=r"^max_shift needs the size of a voxel, .*; give voxel_mm\.$"):
+    with pytest.raises(ValueError, match=r"^max_shift is in mm, and needs the size of a voxel, .*; give voxel_mm\.$"):
         pair_moves(store, 0, options)
 
 
@@ -425,11 +424,10 @@ def test_two_pairs_move_labels_if_their_interval_excludes_zero(tmp_path, shifts,
 def test_moves_have_the_unit_of_a_network(tmp_path):
     store = store_of(tmp_path)
     options = options_for(store)
-    like = SpatialCorrector(store.class_names)
-    like.unit = 2.0  # which works on voxels of two of the files'
+    like = nothing_fitted(options.correction, 5, 2.0)  # it works on voxels of two of the files'
     moves = pair_moves(store, 0, options, like=like, unit_mm=0.5)
-    assert moves.fits[0].labels.mean == pytest.approx(-3.0, abs=0.3)
-    assert moves.corrector.moves[0].shift == pytest.approx(-6.0, abs=0.5)
+    assert moves.fitted.fits[0].labels.mean == pytest.approx(-3.0, abs=0.3)
+    assert moves.fitted.moves[0].shift == pytest.approx(-6.0, abs=0.5)
 
 
 def test_round_of_other_options_or_of_another_kind_is_none_of_moved_labels(tmp_path):

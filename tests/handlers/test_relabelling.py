@@ -9,13 +9,12 @@ import torch
 from monai.data import DataLoader, Dataset
 from monai.engines import SupervisedTrainer
 from monai.transforms import BorderPadd, Compose, LoadImaged, SelectItemsd
-from monai_sc.correction.shape import GivenShape
 
-from monai_sc.correction.fitting import ClassBias, ClassFit, Judgement
+from monai_sc.correction import ClassBias, ClassCorrection, ClassFit, Fitted, Judgement, PresenceRule
+from monai_sc.correction.boundaries import GivenShape
 from monai_sc.correction.label import DIFFERS, EMPTIED
-from monai_sc.correction.presence import PresenceRule, presence_rates
-from monai_sc.correction.shifts import ClassCorrection
-from monai_sc.correction.state import plain, read_fit
+from monai_sc.correction.presence import presence_rates
+from monai_sc.correction.state import plain, read
 from monai_sc.functional.masks import dice
 from monai_sc.handlers import relabelling as module
 from monai_sc.handlers.relabelling import Relabelling, as_judged, told_source
@@ -83,11 +82,10 @@ def build(tmp_path):
         options = options_of(**{"class_names": NAMES, "shape_weight": 0.0, "progress": False, **options})
         found = []
         for fold, offsets in enumerate(networks):
-            corrector = options.corrector(0.5)
-            corrector.unit, corrector.num_clean = 1.0, 3
-            corrector.fits = [fit_of(shift, dice_after, **(fits or {})) for shift in shifts]
+            known = tuple(fit_of(shift, dice_after, **(fits or {})) for shift in shifts)
+            fitted = Fitted(options.in_voxels(0.5), known, 1.0, 3)
             weights = Offsets(*offsets).state_dict()
-            state = {"epoch": 1, "corrector": corrector.state_dict(), "voxel_mm": 0.5, "dice": dice_after}
+            state = {"epoch": 1, "fitted": fitted.to_dict(), "voxel_mm": 0.5, "dice": dice_after}
             classes = [{**state, "network": weights} for _ in NAMES]
             found.append({"fold": fold if folds > 1 else None, "classes": classes})
         network = Offsets(0.0, 0.0, softmax=options.softmax)
@@ -127,6 +125,12 @@ def record_of(relabelling, **changes):
     return record
 
 
+def change_fit(relabelling, fold, k, **changes):
+    fitted = relabelling.fitted[fold]
+    fits = [replace(fit, **changes) if k == i else fit for i, fit in enumerate(fitted.fits)]
+    relabelling.fitted[fold] = replace(fitted, fits=tuple(fits))
+
+
 def told(caplog):
     """Return what was logged of the round."""
     return [entry.getMessage() for entry in caplog.records if entry.getMessage().startswith("Round")]
@@ -152,17 +156,14 @@ def test_labels_are_moved_and_what_was_done_is_noted(build, caplog):
     assert [type(number) for number in changed] == [int, int]
     done = store.record(1)
     assert done["corrections"] == record["correction"]
-    names = ("bias", "shift", "kept", "sources", "representation", "shape_weight", "folds")
+    names = ("bias", "shift", "kept", "sources", "folds")
     assert {name: done[name] for name in names} == {
         "bias": [-3.0, None],
         "shift": [-3.0, -1.0],
         "kept": [False, True],
         "sources": ["predict", "keep"],
-        "representation": "auto",
-        "shape_weight": 0.0,
         "folds": 1,
     }
-    assert (done["gamma"], done["metric"], done["region"]) == (0.5, "euclidean", "boundary")
     assert done["options"] == relabelling.options.as_dict()
     assert done["label_shift"] == pytest.approx([-3.0, -1.0], abs=0.3)
     line = store.manifest(1)[2]
@@ -215,7 +216,7 @@ def test_network_that_clean_cases_confirm_corrects_the_labels(build, weight, sou
     assert record["correction"]["outer"]["network_epoch"] == 1
     assert record["correction"]["outer"]["held_out"] == {"before": 0.5, "after": 0.9}  # of the predictions
     assert np.isnan(record["label_bias"]).all()  # no case has both labels
-    assert [read_fit(fit).source for fit in record["fits"]] == [source, source]
+    assert [read(ClassFit, fit).source for fit in record["fits"]] == [source, source]
 
 
 def test_network_that_is_no_better_than_the_labels_moves_them_or_lets_them_stay(build):
@@ -227,12 +228,9 @@ def test_network_that_is_no_better_than_the_labels_moves_them_or_lets_them_stay(
         assert (store.read(case["id"], 1) == (depths_of(store, k) >= 0)).mean() > 0.99
     store.discard(1)
     relabelling, _ = build(networks=[(0.0, 0.0)], shifts=(0.0, 0.0), dice_after=0.6)
-    relabelling.correctors[None].fits = [
-        replace(
-            fit, judged=Judgement("predictions", (0.6,) * 3, (0.6,) * 3), network=ClassBias(0.0, (-9, 9), 3, 0, 4.0)
-        )
-        for fit in relabelling.correctors[None].fits
-    ]
+    poor = {"judged": Judgement("predictions", (0.6,) * 3, (0.6,) * 3), "network": ClassBias(0.0, (-9, 9), 3, 0, 4.0)}
+    for k in range(2):
+        change_fit(relabelling, None, k, **poor)
     assert record_of(relabelling, bias=(0.0, 0.0))["sources"] == ["keep", "keep"]
 
 
@@ -244,28 +242,19 @@ KEPT = [
     pytest.param({"learnt": False, "source": "move"}, 0.5, False, False, id="not-learnt-but-pairs-move-it"),
     pytest.param({}, 0.96, True, False, id="memorised"),
     pytest.param({"bias": 0.9}, 0.5, False, False, id="small"),
-    pytest.param({"bias": -0.9, "keep_converged": True}, 0.5, False, True, id="small-is-to-stay"),
-    pytest.param({"bias": 1.0, "keep_converged": True}, 0.5, False, False, id="a-voxel-is-not-small"),
-    pytest.param(
-        {"bias": 1.5, "keep_converged": True, "tolerance": 2.0}, 0.5, False, True, id="a-voxel-is-that-of-the-network"
-    ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "agreement", "memorised", "kept"), KEPT)
 def test_class_keeps_its_labels_for_a_reason(build, caplog, changes, agreement, memorised, kept):
-    options = {name: changes[name] for name in ("keep_converged",) if name in changes}
-    relabelling, _ = build(**options)
+    relabelling, _ = build()
     record = blank_record(
         number=2,
         bias=[9.0, changes.get("bias", 3.0)],
         learnt=[True, changes.get("learnt", True)],
-        tolerance=changes.get("tolerance", 1.0),
     )
     source = changes.get("source", "predict")
-    (corrector,) = relabelling.correctors.values()
-    shape = GivenShape(-1.0, math.nan, 0.0, 4, agreement)
-    corrector.fits[1] = replace(corrector.fits[1], source=source, shape=shape)
+    change_fit(relabelling, None, 1, source=source, shape=GivenShape(-1.0, math.nan, 0.0, 4, agreement))
     with caplog.at_level(logging.INFO):
         relabelling._judge_class(record, 1, "inner")
     assert (record["agreement"][1], record["memorised"], record["kept"]) == (
@@ -273,7 +262,7 @@ def test_class_keeps_its_labels_for_a_reason(build, caplog, changes, agreement, 
         [False, memorised],
         [False, kept],
     )
-    assert record["sources"][1] == corrector.fits[1].source == ("keep" if kept else source)
+    assert record["sources"][1] == relabelling.fitted[None].fits[1].source == ("keep" if kept else source)
     assert record["correction"]["inner"]["given_labels"]["spread"] is None  # no nan, which JSON has not
     expected = (
         f"Round 2, inner: the network agrees with the labels that it learnt from (Dice {agreement:.3f}) more than with "
@@ -285,8 +274,7 @@ def test_class_keeps_its_labels_for_a_reason(build, caplog, changes, agreement, 
 
 def test_class_that_stays_is_not_told_to_be_memorised(build, caplog):
     relabelling, _ = build()
-    (corrector,) = relabelling.correctors.values()
-    corrector.fits[0] = replace(corrector.fits[0], shape=GivenShape(0.0, 1.0, 0.0, 4, 0.97))
+    change_fit(relabelling, None, 0, shape=GivenShape(0.0, 1.0, 0.0, 4, 0.97))
     record = blank_record(bias=(math.nan, 1.0))
     with caplog.at_level(logging.INFO):
         relabelling._judge_class(record, 0, "outer")
@@ -296,9 +284,8 @@ def test_class_that_stays_is_not_told_to_be_memorised(build, caplog):
 
 def test_each_case_gets_the_network_and_the_corrector_of_its_fold(build):
     relabelling, store = build(networks=[(3.0, 1.0), (5.0, 2.0)], shifts=(-3.0, -1.0), folds=2)
-    assert list(relabelling.correctors) == [0, 1]
-    own = relabelling.correctors[1]
-    own.fits[0] = replace(own.fits[0], correction=ClassCorrection("distance", -3.5))
+    assert list(relabelling.fitted) == [0, 1]
+    change_fit(relabelling, 1, 0, correction=ClassCorrection("distance", -3.5))
     record = record_of(relabelling, bias=(-3.0, -1.0))
     relabelling.write_round(record)
     for k, case in enumerate(store.cases):
@@ -315,9 +302,9 @@ def test_training_without_folds_counts_only_where_there_is_no_other(build):
     again = Relabelling(
         relabelling.engine, store, relabelling.loader, relabelling.options, 2, [whole, *relabelling.found]
     )
-    assert list(again.correctors) == [0, 1]
+    assert list(again.fitted) == [0, 1]
     alone = Relabelling(relabelling.engine, store, relabelling.loader, relabelling.options, 2, [whole])
-    assert list(alone.correctors) == [None]
+    assert list(alone.fitted) == [None]
 
 
 def test_classes_have_the_networks_of_their_own_best_checks(build):
@@ -476,9 +463,8 @@ def test_padding_is_no_part_of_a_structure(build):
 
 def test_groups_are_moved_by_their_own_shift(build):
     relabelling, store = build(group_key="site", number=6)
-    (corrector,) = relabelling.correctors.values()
     own = ClassCorrection("distance", -2.0, group_shifts={"a": -1.0, "b": -3.0})
-    corrector.fits[0] = replace(fit_of(-2.0), correction=own)
+    change_fit(relabelling, None, 0, network=fit_of(-2.0).network, correction=own)
     record = record_of(relabelling, bias=(-2.0, -1.0))
     assert record["sources"] == ["predict", "predict"]
     relabelling.write_round(record)
@@ -497,24 +483,23 @@ def test_shape_of_the_given_label_is_kept(build):
     relabelling, store = build(shape_weight=1.0)
     record = record_of(relabelling, bias=(-3.0, -1.0))
     relabelling.write_round(record)
-    (corrector,) = relabelling.correctors.values()
-    assert [shape.offset for shape in corrector.shapes] == pytest.approx([-3.0, -1.0], abs=0.3)
+    assert [shape.offset for shape in relabelling.fitted[None].shapes] == pytest.approx([-3.0, -1.0], abs=0.3)
     for k, case in enumerate(store.cases):
         assert (store.read(case["id"], 1) == (depths_of(store, k) >= 0)).mean() > 0.98
 
 
 def test_label_that_does_not_fit_its_files_is_refused(build):
     relabelling, _ = build()
-    corrector = relabelling.correctors[None]
+    fitted = relabelling.fitted[None]
     case = {"id": "case0", "image": torch.zeros(2, 40, 40)}
     with pytest.raises(TypeError, match="relabel_loader must give images as MetaTensor"):
-        relabelling._fields(case, torch.zeros(2, 40, 40), corrector, np.zeros((2, 40, 40), dtype=bool))
+        relabelling._fields(case, torch.zeros(2, 40, 40), fitted, np.zeros((2, 40, 40), dtype=bool))
     case = next(iter(relabelling.loader.dataset))
     message = (
         r"^The label made for case 'case0' and its label files must have the same shape, got \(40, 40\) and \(9, 9\)"
     )
     with pytest.raises(ValueError, match=message):
-        relabelling._fields(case, torch.zeros(2, 40, 40), corrector, np.zeros((2, 9, 9), dtype=bool))
+        relabelling._fields(case, torch.zeros(2, 40, 40), fitted, np.zeros((2, 9, 9), dtype=bool))
 
 
 @pytest.mark.parametrize(

@@ -6,30 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from monai_sc.handlers.correction_options import CorrectionOptions
 
-from monai_sc.correction.fitting import ClassBias
+from monai_sc.correction import ClassBias
+from monai_sc.correction.fitting import nothing_fitted
 from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
+from tests.handlers.correcting import options_of
 
-OPTIONS = CorrectionOptions(
-    class_names=["liver", "lesion"],
-    inferer=None,
-    representation="auto",
-    gamma=1.0,
-    metric="euclidean",
-    region="boundary",
-    output="sigmoid",
-    shape_weight=0.5,
-    presence=True,
-    max_shift=None,
-    group_key=None,
-    voxel_mm=None,
-    keep_converged=False,
-    progress=False,
-)
-
-
+OPTIONS = options_of(progress=False)
 UNBIASED, CANNOT_TELL = ("unbiased", "unbiased"), ("unbiased", "cannot tell")
 
 
@@ -140,37 +124,43 @@ STOPS = [
 ]
 
 
-@pytest.mark.parametrize(("record", "representation", "reason"), STOPS)
+LAST = [
+    pytest.param(
+        record_of((3.0, 0.1)),
+        "auto",
+        "the last round of training is over, the bias is not under one voxel yet",
+        id="last-and-large",
+    ),
+    pytest.param(
+        record_of((0.3, 0.1), number=0, verdict=UNBIASED), "auto", "the last round of training is over", id="last"
+    ),
+    pytest.param(record_of((0.3, 0.1), verdict=UNBIASED), "auto", SMALL, id="last-and-small"),
+    pytest.param(
+        record_of((0.3, 0.1), verdict=CANNOT_TELL), "auto", "the last round of training is over", id="last-cannot-tell"
+    ),
+]
+
+
+def why(record, representation="auto", *, better=None, is_first=False, is_last=False):
+    return stop_reason(record, as_asked=representation != "auto", better=better, is_first=is_first, is_last=is_last)
+
+
+@pytest.mark.parametrize(("record", "representation", "reason"), STOPS + LAST)
 def test_loop_stops_for_a_reason(record, representation, reason):
-    is_first = record["round"] == 0
-    assert stop_reason(record, representation, better=None, is_first=is_first, is_last=False) == reason
-
-
-@pytest.mark.parametrize(
-    ("record", "representation", "reason"),
-    [
-        (record_of((3.0, 0.1)), "auto", "the last round of training is over, the bias is not under one voxel yet"),
-        (record_of((0.3, 0.1), number=0, verdict=UNBIASED), "auto", "the last round of training is over"),
-        (record_of((0.3, 0.1), verdict=UNBIASED), "auto", SMALL),
-        (record_of((0.3, 0.1), verdict=CANNOT_TELL), "auto", "the last round of training is over"),
-    ],
-    ids=["large", "small", "small-after-a-correction", "small-but-its-interval-is-not"],
-)
-def test_loop_stops_after_the_last_round(record, representation, reason):
-    is_first = record["round"] == 0
-    assert stop_reason(record, representation, better=None, is_first=is_first, is_last=True) == reason
+    is_last = any(record is case.values[0] for case in LAST)
+    assert why(record, representation, is_first=record["round"] == 0, is_last=is_last) == reason
 
 
 def test_loop_stops_when_the_clean_cases_get_worse():
     record = record_of((0.3, 0.1), learnt=(False, False))
     reason = "the clean cases are predicted worse than in round 0"
-    assert stop_reason(record, "auto", better=0, is_first=False, is_last=True) == reason
+    assert why(record, better=0, is_last=True) == reason
 
 
 def test_loop_goes_on_from_moved_labels_until_a_network_has_corrected_them():
     record = record_of((0.9, -0.9), verdict=UNBIASED, number=1)
-    assert stop_reason(record, "auto", better=None, is_first=True, is_last=False) == ""
-    assert stop_reason(record, "auto", better=None, is_first=False, is_last=False) == SMALL
+    assert why(record, is_first=True) == ""
+    assert why(record) == SMALL
 
 
 @pytest.mark.parametrize(
@@ -272,23 +262,22 @@ NOTHING = ClassCorrection()
 LESION = ClassBias(0.125, (-0.25, 0.375), 1, 4, 0.125, "unbiased")
 
 
-def corrector_of(*present, correction=NOTHING):
-    """Return a corrector whose voxels are two of the files', with what it knows of liver and lesion."""
-    corrector = OPTIONS.corrector(0.5).without_bias(5)
-    corrector.unit = 2.0
-    corrector.fits = [
+def fitted_of(*present, correction=NOTHING):
+    """Return a fit whose voxels are two of the files', with what it knows of liver and lesion."""
+    fitted = nothing_fitted(OPTIONS.in_voxels(0.5), 5, 2.0)
+    fits = (
         replace(fit, network=bias, dice_present=score, correction=correction)
-        for fit, bias, score in zip(corrector.fits, (LIVER, LESION), present, strict=True)
-    ]
-    return corrector
+        for fit, bias, score in zip(fitted.fits, (LIVER, LESION), present, strict=True)
+    )
+    return replace(fitted, fits=tuple(fits))
 
 
 @pytest.mark.parametrize(("present", "learnt"), [(0.5, True), (0.49, False)])
 def test_record_tells_the_best_check_of_all_and_of_each_class(present, learnt):
-    both = corrector_of(0.9, 0.1)
-    other = corrector_of(0.2, present, correction=ClassCorrection("distance", 1.5, note="why"))
-    state = {"epoch": 4, "corrector": both.state_dict(), "clean_dice": [0.75, 0.5], "voxel_mm": 0.5}
-    classes = [state, {**state, "epoch": 2, "corrector": other.state_dict()}]
+    both = fitted_of(0.9, 0.1)
+    other = fitted_of(0.2, present, correction=ClassCorrection("distance", 1.5, note="why"))
+    state = {"epoch": 4, "fitted": both.to_dict(), "clean_dice": [0.75, 0.5], "voxel_mm": 0.5}
+    classes = [state, {**state, "epoch": 2, "fitted": other.to_dict()}]
     # Lesion: the other two cases choose the second check for the first one, and the first check for the others.
     before = [[[0.5, 0.5, 0.5], [0.25, 0.5, 0.75]], [[0.5, 0.5, 0.5], [0.0, 0.0, 0.0]]]
     after = [[[0.5, 0.75, 1.0], [1.0, 0.5, 0.5]], [[0.5, 0.5, 0.5], [0.0, 0.75, 0.75]]]

@@ -189,8 +189,11 @@ def label_dice(store, number):
 def test_biased_labels_are_corrected_in_one_round(tmp_path, shift, sign):
     trainer, handler, store = build(tmp_path, shift=shift)
     originals = checksums(tmp_path / "data")
+    assert handler.fitted is None
     trainer.run()
     first, second = handler.history
+    assert handler.fitted.unit == 0.5  # in mm, of the network that was kept
+    assert handler.fitted.bias.mean == pytest.approx(second["bias_mm"])
     assert first["bias"][0] == pytest.approx(3 * sign, abs=0.5)
     assert first["bias_mm"][0] == pytest.approx(first["bias"][0] * 0.5)
     assert abs(second["bias"][0]) < 1
@@ -210,7 +213,7 @@ def test_both_representations_improve_the_labels(tmp_path, representation):
     trainer, _handler, store = build(tmp_path, representation=representation, rounds=1)
     trainer.run()
     assert label_dice(store, 1) > label_dice(store, 0) + 0.15
-    assert store.record(1)["representation"] == representation
+    assert store.record(1)["options"]["representation"] == representation
 
 
 def test_network_optimizer_and_schedule_restart_after_a_round(tmp_path):
@@ -317,6 +320,7 @@ def test_interval_around_zero_stops_the_published_loop(tmp_path):
     trainer.optimizer.param_groups[0]["lr"] = 0.0
     trainer.run()
     assert abs(handler.history[0]["bias"][0]) < 1 or "interval" in handler.history[0]["stop_reason"]
+    assert handler.fitted.bias.mean.tolist() == handler.history[0]["bias"]  # in voxels: no file says how large one is
     assert store.rounds == [0]
 
 
@@ -344,12 +348,8 @@ def test_worse_round_is_rolled_back(tmp_path, offset):
     assert trainer.network.offset.item() == trained[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "number", "stays"),
-    [({}, 3, False), ({"keep_converged": True}, 3, True), ({}, 1, True)],
-    ids=["prediction", "is-to-stay", "single-clean-case"],
-)
-def test_converged_class_gets_the_prediction_or_stays(tmp_path, options, number, stays):
+@pytest.mark.parametrize(("number", "stays"), [(3, False), (1, True)], ids=["prediction", "single-clean-case"])
+def test_converged_class_gets_the_prediction_or_stays(tmp_path, number, stays):
     cases = make_cases(tmp_path / "data", 3, 3.0)
     for case in cases:  # two classes: a biased one and a clean one with a stray voxel
         stray = nib.load(case["reference_label"]).get_fdata().astype(np.uint8)
@@ -379,7 +379,6 @@ def test_converged_class_gets_the_prediction_or_stays(tmp_path, options, number,
         relabel_loader=relabel,
         epochs_per_round=1,
         progress=False,
-        **options,
     )
     train = DataLoader(
         Dataset(store.datalist(), Compose([load_image(), LoadLabeld("label"), SelectItemsd(["image", "label"])]))
@@ -841,6 +840,14 @@ def test_bad_option_is_refused(tmp_path, options, message):
         handler_of(LabelStore(tmp_path / "labels", cases), clean_loader=None, relabel_loader=None, **options)
 
 
+def test_corrector_of_other_classes_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError,
+        match=r"^corrector must have the classes of the store, \['disc'\], in the same order, got \['lung'\]\.$",
+    ):
+        build(tmp_path, class_names=["lung"])
+
+
 def test_other_engine_is_refused(tmp_path):
     _, handler, _ = build(tmp_path)
     with pytest.raises(TypeError, match=r"engine must be a monai\.engines\.SupervisedTrainer, got Engine\."):
@@ -1191,7 +1198,7 @@ def test_max_shift_without_the_size_of_a_voxel_is_refused(tmp_path):
     trainer, handler, _ = build(tmp_path, rounds=1, max_shift=0.5)
     plain = [{"id": "c", "image": distance_image(9)[None], "label": (distance_image(9) >= 0)[None]}]
     handler.clean_loader = DataLoader(Dataset(plain), batch_size=1)
-    with pytest.raises(ValueError, match=r"^max_shift needs the size of a voxel, .*; give voxel_mm\.$"):
+    with pytest.raises(ValueError, match=r"^max_shift is in mm, and needs the size of a voxel, .*; give voxel_mm\.$"):
         trainer.run()
 
 
