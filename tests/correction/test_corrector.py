@@ -11,31 +11,15 @@ from scipy import ndimage
 
 from monai_sc.correction import Fitted, SpatialCorrector, compare_given
 from monai_sc.functional import shift_boundary
+from tests.correction.discs import SIZE, dice, disc, distance_to
 
-SIZE = 64
 EMPTY = np.full((1, SIZE, SIZE), -5.0)
-
-
-def distance_to(radius, shape=(SIZE, SIZE), spacing=None, centre=None):
-    """Return the signed distance to a disc or a ball, positive inside, one channel."""
-    centre = centre or [(size - 1) / 2 for size in shape]
-    axes = [(np.arange(size) - c) * s for size, c, s in zip(shape, centre, spacing or [1] * len(shape), strict=True)]
-    return (radius - np.sqrt(sum(np.square(a) for a in np.meshgrid(*axes, indexing="ij"))))[None]
-
-
-def disc(radius, **options):
-    return distance_to(radius, **options) >= 0
 
 
 def bar(thickness, size=SIZE):
     """Return the signed distance to a bar across the image, centred between two rows or on one."""
     position = np.arange(size) - (size // 2 - (thickness % 2 == 0) / 2)
     return np.repeat((thickness / 2 - np.abs(position))[None, :, None], size, axis=2)
-
-
-def dice(first, second):
-    total = first.sum() + second.sum()
-    return 2 * (first & second).sum() / total if total else 1.0
 
 
 def sigmoid(logits):
@@ -59,7 +43,7 @@ def smooth_noise(rng, shape, sigma):
 
 class TestPredictionsThatAreOffByK:
     @pytest.mark.parametrize("metric", ["euclidean", "taxicab"])
-    @pytest.mark.parametrize("k", [-6, -4, -3, -2, 2, 3, 4, 6])
+    @pytest.mark.parametrize("k", [-6, -3, 2, 4])
     @pytest.mark.parametrize("axis", [1, 2])
     def test_slabs_are_given_back(self, axis, k, metric):
         predictions = [np.swapaxes(bar(t + 2 * k), 1, axis) for t in (16, 18, 20, 21)]
@@ -70,7 +54,7 @@ class TestPredictionsThatAreOffByK:
         for prediction, label in zip(predictions, labels, strict=True):
             assert dice(corrector.transform(prediction) == 1, label) > 0.98 > dice(prediction >= 0, label)
 
-    @pytest.mark.parametrize("k", [-6, -5, -4, -3, -2, 2, 3, 4, 5, 6])
+    @pytest.mark.parametrize("k", [-5, -2, 2, 5])
     @pytest.mark.parametrize(
         ("shape", "spacing", "radii"),
         [
@@ -81,8 +65,6 @@ class TestPredictionsThatAreOffByK:
         ],
     )
     def test_discs_and_balls_are_given_back_in_the_unit_of_the_spacing(self, shape, spacing, radii, k):
-        if len(shape) == 3 and abs(k) not in (2, 5):
-            return
         predictions = [distance_to(r + k, shape, spacing) for r in radii]
         labels = [distance_to(r, shape, spacing) >= 0 for r in radii]
         corrector = SpatialCorrector(["ball"]).fit(predictions, labels, spacing=spacing)
@@ -91,19 +73,6 @@ class TestPredictionsThatAreOffByK:
             assert dice(corrector.transform(prediction, spacing=spacing) == 1, label) > (
                 0.98 if len(shape) == 2 else 0.95
             )
-
-    @pytest.mark.parametrize("k", [-3, 3])
-    def test_ellipses_of_cases_that_were_not_seen_are_corrected(self, k):
-        def ellipse(a, b, shift):
-            y, x = np.mgrid[:SIZE, :SIZE] - (SIZE - 1) / 2
-            mask = (np.square(y / a) + np.square(x / b) <= 1)[None]
-            return shift_boundary(mask, shift) * 8.0 - 4, mask
-
-        clean = [ellipse(a, b, k) for a, b in ((10, 18), (12, 15), (14, 20), (11, 11))]
-        corrector = SpatialCorrector(["ellipse"]).fit([p for p, _ in clean], [m for _, m in clean])
-        prediction, label = ellipse(13, 17, k)
-        assert dice(prediction >= 0, label) < 0.9
-        assert dice(corrector.transform(prediction) == 1, label) > 0.96
 
     @pytest.mark.parametrize("k", [-3, 3])
     def test_taxicab_shift_of_voxels_with_equal_sides_is_in_their_unit(self, k):
@@ -219,13 +188,9 @@ class TestCleanCases:
     @pytest.mark.parametrize("output", ["sigmoid", "softmax"])
     def test_auto_hardly_ever_lowers_their_dice(self, output, probabilities):
         """In sets of up to six badly behaved cases, what held-out cases speak for may cost those that were seen."""
-        found = gains_of_random_sets(output, probabilities, 30)
+        found = gains_of_random_sets(output, probabilities, 20)
         lowest = np.array([gain.min() for gain in found.values()])
         assert np.mean(lowest < -0.01) < 0.1
-
-    def test_as_published_their_dice_falls_in_some_of_these_sets(self):
-        found = gains_of_random_sets("sigmoid", False, 30, representation="distance", presence=False)
-        assert min(gain.min() for gain in found.values()) < -0.02
 
     def test_auto_does_not_lower_their_dice_where_a_logit_correction_would_leave_too_little(self):
         """A plateau with one high voxel: the largest logit near the boundary is taken off all of it."""
@@ -270,17 +235,6 @@ class TestShiftThatLeavesTooLittle:
         assert found.refused == [1]
         assert label[0, :4].all()
         assert 12 < label[0, 8:].sum() / SIZE < 16
-
-    def test_other_classes_are_moved_all_the_same(self):
-        predictions, labels = off_by(3)
-        corrector = SpatialCorrector(["a", "b"], presence=False)
-        corrector = corrector.fit(
-            [np.concatenate([p, p]) for p in predictions], [np.concatenate([m, m]) for m in labels]
-        )
-        label, found = corrector.correct(np.concatenate([bar(3), predictions[0]]))
-        assert np.array_equal(label[0], bar(3)[0] >= 0)
-        assert dice(label[1] == 1, labels[0][0]) > 0.96
-        assert found.refused == [1, 0]
 
 
 def blobs(shape, number, seed, classes=2):
@@ -345,18 +299,6 @@ class TestIgnoredVoxels:
         if way == "mask":  # else the wrong half would have counted
             counted = SpatialCorrector(["slab"], **options).fit(predictions, wrong)
             assert abs(counted.bias.mean[0] - right.bias.mean[0]) > 1
-
-    def test_masks_and_value_may_be_given_together(self):
-        predictions, labels = off_by(3)
-        labels = [label.astype(np.int16) for label in labels]
-        labels[0][:, :5] = 255
-        mask = np.zeros((1, SIZE, SIZE), dtype=bool)
-        mask[:, -5:] = True
-        corrector = SpatialCorrector(["disc"], ignore_value=255).fit(
-            predictions, labels, ignore=[mask, None, None, mask]
-        )
-        plain = SpatialCorrector(["disc"]).fit(*off_by(3))
-        assert corrector.corrections[0].shift == plain.corrections[0].shift
 
     def test_object_that_is_wholly_ignored_is_absent(self):
         predictions, labels = off_by(0)
@@ -453,22 +395,6 @@ class TestSoftmax:
             assert dice(corrected == 1, label == 1) > 0.96
             assert dice(prediction.argmax(axis=0)[None] == 1, label == 1) < 0.9
 
-    def test_ring_around_a_class_that_is_too_large_does_not_lose(self):
-        radii = (10, 11, 12, 13)
-        predictions, labels = [], []
-        for r in radii:
-            inner, outer = distance_to(r + 3), distance_to(r + 9)
-            predictions.append(2 * np.concatenate([-outer, inner, np.minimum(-inner, outer)]))
-            labels.append(np.where(disc(r), 1, np.where(disc(r + 9), 2, 0)))
-        corrector = SpatialCorrector(["disc", "ring"], output="softmax").fit(predictions, labels)
-        before, after = np.zeros(2), np.zeros(2)
-        for prediction, label in zip(predictions, labels, strict=True):
-            corrected, plain = corrector.transform(prediction), prediction.argmax(axis=0)[None]
-            before += [dice(plain == k, label == k) / 4 for k in (1, 2)]
-            after += [dice(corrected == k, label == k) / 4 for k in (1, 2)]
-        assert after[0] > 0.96 > before[0]
-        assert after[1] > before[1]
-
     def test_no_correction_is_the_largest_logit_also_where_no_class_has_half_of_the_probability(self):
         rng = np.random.default_rng(0)
         predictions = [np.stack([smooth_noise(rng, (20, 20), 2) for _ in range(5)]) for _ in range(3)]
@@ -499,13 +425,6 @@ class TestProbabilities:
             [p.astype(np.float32) for p in predictions], labels
         )
         assert dice(corrector.transform(predictions[0].astype(np.float32)) == 1, labels[0]) > 0.94
-
-    def test_sigmoid_channels_that_happen_to_add_up_to_1_are_still_sigmoid(self):
-        predictions, labels = off_by(3)
-        both = [sigmoid(np.concatenate([p, -p])) for p in predictions]
-        masks = [np.concatenate([m, ~m]) for m in labels]
-        corrector = SpatialCorrector(["disc", "around"], probabilities=True).fit(both, masks)
-        np.testing.assert_allclose(corrector.bias.mean, [-3, 3], atol=0.25)
 
     def test_half_is_foreground(self):
         prediction = np.where(disc(9), 0.5, 0.2)
@@ -561,11 +480,6 @@ class TestGroups:
         assert np.array_equal(corrector.transform(predictions[0], group="cleo"), common)
         assert not np.array_equal(corrector.transform(predictions[0], group="ann"), common)
 
-    def test_their_shifts_are_in_the_report(self):
-        corrector, *_ = self.fitted(5, 3)
-        shifts = corrector.report()["classes"]["disc"]["correction"]["group_shifts"]
-        assert shifts["ben"] - shifts["ann"] == pytest.approx(2, abs=0.3)
-
 
 def with_false_objects(number=8):
     """Return predictions that find each disc, and a weak small one in each case that has none, and their labels."""
@@ -617,15 +531,6 @@ class TestPresence:
         assert corrector.transform(predictions[1]).any()
         assert corrector.rates[0].num_spurious == 4
 
-    def test_no_rule_that_would_lower_the_dice_of_the_cases_that_hold_the_class(self):
-        """The true objects are as weak and as small as the false ones."""
-        predictions, labels = with_false_objects()
-        weak = [np.where(disc(4 + index / 8), 0.3, -3.0) for index in range(4)]
-        predictions[::2], labels[::2] = weak, [w >= 0 for w in weak]
-        corrector = SpatialCorrector(["disc"]).fit(predictions, labels)
-        assert corrector.rules == [None]
-        assert all(np.array_equal(corrector.transform(p), p >= 0) for p in predictions)
-
 
 def bumped(radius):
     mask = disc(radius)
@@ -664,17 +569,6 @@ class TestGivenLabels:
             corrected = corrector.transform(prediction, given=label) == 1
             assert dice(corrected, label) >= dice(prediction >= 0, label)
 
-    def test_large_error_of_a_label_is_its_own_where_predictions_are_good(self):
-        steps = [-6, 6, -6, 6, 0, -3, 3]
-        radii = [14 + i / 2 for i in range(len(steps))]
-        predictions, labels = off_by(0, radii)
-        predictions = [p + e for p, e in zip(predictions, (0.3, -0.3, 0.2, 0, -0.2, 0.3, -0.3), strict=True)]
-        given = [disc(r + s) for r, s in zip(radii, steps, strict=True)]
-        corrector = compare_given(SpatialCorrector(["disc"]).fit(predictions, labels), predictions, given)
-        assert corrector.shapes[0].own > 0.98
-        for prediction, drawn, label in zip(predictions, given, labels, strict=True):
-            assert dice(corrector.transform(prediction, given=drawn) == 1, label) > 0.97
-
     @pytest.mark.parametrize("k", [-3, 3])
     def test_missed_object_comes_back_as_the_given_one_moved_by_the_offset(self, k):
         predictions, labels = off_by(0)
@@ -693,16 +587,6 @@ class TestGivenLabels:
             corrector = compare_given(corrector, predictions, [bumped(r) for r in (9, 10, 11, 12)])
         for prediction in predictions:
             assert np.array_equal(corrector.transform(prediction, given=bumped(14)), corrector.transform(prediction))
-
-    def test_softmax_keeps_the_given_shape_too(self):
-        predictions, labels = off_by(3)
-        exclusive = [np.concatenate([0 * p, p]) for p in predictions]
-        given = [shift_boundary(bumped(r), 3).astype(np.int16) for r in (9, 10, 11, 12)]
-        corrector = SpatialCorrector(["disc"], output="softmax").fit(exclusive, [m.astype(int) for m in labels])
-        corrector = compare_given(corrector, exclusive, [shift_boundary(m.astype(np.uint8), 3) for m in labels])
-        corrected = corrector.transform(exclusive[0], given=given[0]) == 1
-        assert dice(corrected, bumped(9)) > dice(corrector.transform(exclusive[0]) == 1, bumped(9))
-        assert (corrected & ~shift_boundary(bumped(9), 1.5)).sum() == 0
 
 
 def fully_fitted(output="sigmoid"):
@@ -846,15 +730,6 @@ class TestKindsOfArray:
         assert np.array_equal(*results)
         assert results[0].dtype == np.uint8
 
-    def test_read_only_arrays_are_taken(self):
-        corrector, predictions, labels = fully_fitted()
-        for array in (*predictions, *labels):
-            array.setflags(write=False)
-        again = compare_given(SpatialCorrector(["sometimes", "always"]).fit(predictions, labels), predictions, labels)
-        result = again.transform(predictions[0], given=labels[0], trusted=labels[0][:1])
-        assert result.flags.writeable
-        assert again.bias.mean.tolist() == corrector.bias.mean.tolist()
-
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
     def test_half_precision_is_taken(self, dtype):
         predictions, labels = off_by(3)
@@ -880,161 +755,107 @@ class TestKindsOfArray:
 
 
 ONE = ([distance_to(9)], [disc(9)])
+TWO = tuple(column * 2 for column in ONE)
 NAN = np.where(disc(2), math.nan, distance_to(9))
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "message"),
+    ("options", "message"),
     [
-        pytest.param("disc", {}, r"^class_names must be a list of at least one name, got 'disc'\.$", id="string"),
-        pytest.param([], {}, r"^class_names must be a list of at least one name, got \[\]\.$", id="no-class"),
-        pytest.param(
-            ["a"], {"output": "tanh"}, r"^output must be one of 'sigmoid', 'softmax', got 'tanh'", id="output"
-        ),
-        pytest.param(
-            ["a"],
-            {"representation": "best"},
-            r"^representation must be one of 'auto', 'distance', 'logit', got 'best'",
-            id="representation",
-        ),
-        pytest.param(["a"], {"metric": "l1"}, r"^metric must be one of 'euclidean', 'taxicab', got 'l1'", id="metric"),
-        pytest.param(["a"], {"region": "rim"}, r"^region must be one of 'boundary', 'image', got 'rim'", id="region"),
-        pytest.param(["a"], {"gamma": 0}, r"^gamma must be in \(0, 1\], got 0\.$", id="gamma-0"),
-        pytest.param(["a"], {"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1.5\.$", id="gamma-over-1"),
-        pytest.param(["a"], {"shape_weight": -0.1}, r"^shape_weight must be in \[0, 1\], got -0.1\.$", id="weight"),
-        pytest.param(["a"], {"shape_weight": 2}, r"^shape_weight must be in \[0, 1\], got 2\.$", id="weight-over-1"),
-        pytest.param(["a"], {"max_shift": -1}, r"^max_shift must be at least 0 or None, got -1\.$", id="max-shift"),
-        pytest.param(["a"], {"max_shift": math.nan}, r"^max_shift must be at least 0 .*, got nan", id="max-shift-nan"),
-        pytest.param(["a"], {"tolerance": -1}, r"^tolerance must be at least 0, got -1\.$", id="tolerance"),
-        pytest.param(
-            ["a"], {"ignore_value": 1}, r"^ignore_value must not be the value of a class, got 1\.$", id="ignore-1"
-        ),
-        pytest.param(
-            ["a", "b"],
-            {"ignore_value": 2, "output": "softmax"},
-            r"^ignore_value must not be the value of a class, got 2\.$",
-            id="ignore-2-of-2-classes",
+        ({"class_names": "disc"}, r"^class_names must be a list of at least one name, got 'disc'\.$"),
+        ({"class_names": []}, r"^class_names must be a list of at least one name, got \[\]\.$"),
+        ({"class_names": ["a", "a"]}, r"^class_names must differ from each other, got \['a', 'a'\]\.$"),
+        ({"output": "tanh"}, r"^output must be one of 'sigmoid', 'softmax', got 'tanh'"),
+        ({"representation": "best"}, r"^representation must be one of 'auto', 'distance', 'logit', got 'best'"),
+        ({"metric": "l1"}, r"^metric must be one of 'euclidean', 'taxicab', got 'l1'"),
+        ({"region": "rim"}, r"^region must be one of 'boundary', 'image', got 'rim'"),
+        ({"gamma": 0}, r"^gamma must be in \(0, 1\], got 0\.$"),
+        ({"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1.5\.$"),
+        ({"shape_weight": -0.1}, r"^shape_weight must be in \[0, 1\], got -0.1\.$"),
+        ({"shape_weight": 2}, r"^shape_weight must be in \[0, 1\], got 2\.$"),
+        ({"max_shift": -1}, r"^max_shift must be at least 0 or None, got -1\.$"),
+        ({"max_shift": math.nan}, r"^max_shift must be at least 0 .*, got nan"),
+        ({"tolerance": -1}, r"^tolerance must be at least 0, got -1\.$"),
+        ({"ignore_value": 1}, r"^ignore_value must not be the value of a class, got 1\.$"),
+        (
+            {"class_names": ["a", "b"], "ignore_value": 2, "output": "softmax"},
+            r"^ignore_value must not be .*, got 2\.$",
         ),
     ],
+    ids=str,
 )
-def test_option_out_of_range_is_refused(names, options, message):
+def test_option_out_of_range_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        SpatialCorrector(names, **options)
+        SpatialCorrector(**{"class_names": ["a"], **options})
 
 
 @pytest.mark.parametrize(
-    ("options", "predictions", "labels", "fit_options", "message"),
+    ("predictions", "labels", "options", "message"),
     [
-        pytest.param({}, iter(ONE[0]), ONE[1], {}, r"^predictions must be a list .*, got an iterator", id="iterator"),
-        pytest.param(
-            {}, ONE[0], (m for m in ONE[1]), {}, r"^labels must be a list .*, got an iterator", id="generator"
-        ),
-        pytest.param({}, [], [], {}, r"^labels must hold at least one clean case, got none", id="no-case"),
-        pytest.param({}, ONE[0], ONE[1] * 2, {}, r"of the same cases, got more labels than predictions", id="labels"),
-        pytest.param({}, ONE[0] * 2, ONE[1], {}, r"same cases, got more predictions than labels", id="predictions"),
-        pytest.param(
-            {},
-            [np.concatenate([ONE[0][0]] * 2)],
+        (iter(ONE[0]), ONE[1], {}, r"^predictions must be a list .*, got an iterator"),
+        (ONE[0], (m for m in ONE[1]), {}, r"^labels must be a list .*, got an iterator"),
+        ([], [], {}, r"^labels must hold at least one clean case, got none"),
+        (ONE[0], TWO[1], {}, r"of the same cases, got more labels than predictions"),
+        (TWO[0], ONE[1], {}, r"same cases, got more predictions than labels"),
+        (
+            [np.concatenate(TWO[0])],
             ONE[1],
             {},
-            r"^A prediction must have 1 channels, one per class of \['disc'\], got 2\.$",
-            id="channels",
+            r"^A prediction must have 1 channels, one per class of \['disc'\], got 2",
         ),
-        pytest.param(
-            {"output": "softmax"},
-            ONE[0],
-            ONE[1],
-            {},
-            r"^A prediction must have 2 channels, the background and one per class of \['disc'\], got 1\.$",
-            id="no-background",
-        ),
-        pytest.param(
-            {}, [np.zeros(5)], ONE[1], {}, r"^A prediction must have the shape \(channels, \*spatial\), got", id="1d"
-        ),
-        pytest.param({}, ONE[0], [ONE[1][0] * 2], {}, r"^label must hold the values 0 to 1 only, got 2;", id="value"),
-        pytest.param(
-            {}, ONE[0], [ONE[1][0] * 0.5], {}, r"^label must hold the values 0 to 1 only, got 0.5;", id="soft"
-        ),
-        pytest.param(
-            {},
-            ONE[0],
-            [np.concatenate([ONE[1][0]] * 2)],
-            {},
-            r"^label must have the shape \(1, \*spatial\)",
-            id="shape",
-        ),
-        pytest.param(
-            {}, ONE[0], [ONE[1][0][:, :-1]], {}, r"^prediction .* and label must have the same shape, got", id="grid"
-        ),
-        pytest.param({}, [NAN], ONE[1], {}, r"^A prediction must be finite, got nan or infinite", id="nan"),
-        pytest.param({"probabilities": True}, [NAN], ONE[1], {}, r"^probabilities must be in \[0, 1\]", id="nan-p"),
-        pytest.param(
-            {"probabilities": True}, ONE[0], ONE[1], {}, r"^probabilities must be in \[0, 1\]", id="logits-not-p"
-        ),
-        pytest.param({}, [EMPTY], ONE[1], {}, r"at least one usable case, but in all 1 ", id="nothing-predicted"),
-        pytest.param({}, *ONE, {"spacing": (1, 1, 1)}, r"^spacing must be 2 positive numbers", id="spacing"),
-        pytest.param(
-            {},
-            *ONE,
-            {"groups": ["a", "b"]},
-            r"^predictions and groups must be of the same cases, got more groups",
-            id="groups",
-        ),
-        pytest.param(
-            {"metric": "taxicab"}, *ONE, {"spacing": (1, 2)}, r"^The taxicab metric needs voxels with", id="taxicab"
-        ),
-        pytest.param({}, *(a * 2 for a in ONE), {"spacing": [(1, 1)]}, r"spacing", id="fewer-spacings-than-cases"),
-        pytest.param({}, *(a * 2 for a in ONE), {"ignore": [None]}, r"ignore", id="fewer-ignore-masks-than-cases"),
-        pytest.param({}, *ONE, {"ignore": iter([None])}, r"ignore", id="ignore-iterator"),
-        pytest.param(
-            {}, *ONE, {"ignore": [np.ones((1, 2, 3))]}, r"^ignore must have the shape of the label", id="ignore-shape"
-        ),
+        ([np.zeros(5)], ONE[1], {}, r"^A prediction must have the shape \(channels, \*spatial\), got"),
+        (ONE[0], [ONE[1][0] * 2], {}, r"^label must hold the values 0 to 1 only, got 2;"),
+        (ONE[0], [ONE[1][0] * 0.5], {}, r"^label must hold the values 0 to 1 only, got 0.5;"),
+        (ONE[0], [np.concatenate(TWO[1])], {}, r"^label must have the shape \(1, \*spatial\)"),
+        (ONE[0], [ONE[1][0][:, :-1]], {}, r"^prediction .* and label must have the same shape, got"),
+        ([NAN], ONE[1], {}, r"^A prediction must be finite, got nan or infinite"),
+        ([EMPTY], ONE[1], {}, r"at least one usable case, but in all 1 "),
+        (*ONE, {"spacing": (1, 1, 1)}, r"^spacing must be 2 positive numbers"),
+        (*ONE, {"groups": ["a", "b"]}, r"^predictions and groups must be of the same cases, got more groups"),
+        (*TWO, {"spacing": [(1, 1)]}, r"spacing"),
+        (*TWO, {"ignore": [None]}, r"ignore"),
+        (*ONE, {"ignore": iter([None])}, r"ignore"),
+        (*ONE, {"ignore": [np.ones((1, 2, 3))]}, r"^ignore must have the shape of the label"),
     ],
 )
-def test_clean_cases_that_do_not_fit_are_refused(options, predictions, labels, fit_options, message):
+def test_clean_cases_that_do_not_fit_are_refused(predictions, labels, options, message):
     with pytest.raises(ValueError, match=message):
-        SpatialCorrector(["disc"], **options).fit(predictions, labels, **fit_options)
+        SpatialCorrector(["disc"]).fit(predictions, labels, **options)
 
 
 @pytest.mark.parametrize(
-    ("prediction", "options", "message"),
+    ("own", "predictions", "options", "message"),
     [
-        pytest.param(NAN, {}, r"^A prediction must be finite, got nan or infinite", id="nan"),
-        pytest.param(np.concatenate([NAN, NAN]), {}, r"^A prediction must have 1 channels", id="channels"),
-        pytest.param(
-            ONE[0][0], {"trusted": ONE[1][0]}, r"^trusted needs given: it says which voxels", id="trusted-without-given"
-        ),
-        pytest.param(
-            ONE[0][0],
+        ({"output": "softmax"}, ONE[0], {}, r"must have 2 channels, the background and one per class .*, got 1\.$"),
+        ({"probabilities": True}, [NAN], {}, r"^probabilities must be in \[0, 1\]"),
+        ({"probabilities": True}, ONE[0], {}, r"^probabilities must be in \[0, 1\]"),
+        ({"metric": "taxicab"}, ONE[0], {"spacing": (1, 2)}, r"^The taxicab metric needs voxels with"),
+    ],
+)
+def test_clean_cases_that_do_not_fit_the_options_are_refused(own, predictions, options, message):
+    with pytest.raises(ValueError, match=message):
+        SpatialCorrector(["disc"], **own).fit(predictions, ONE[1], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trusted": ONE[1][0]}, r"^trusted needs given: it says which voxels"),
+        (
             {"given": ONE[1][0], "trusted": ONE[1][0][:, 1:]},
             r"^trusted must have the shape of given, \(1, 64, 64\), or one channel of it, got \(1, 63, 64\)\.$",
-            id="trusted-shape",
         ),
-        pytest.param(
-            ONE[0][0],
-            {"given": ONE[1][0], "trusted": np.ones((2, SIZE, SIZE))},
-            r"^trusted must have the shape of given",
-            id="trusted-channels",
-        ),
-        pytest.param(
-            ONE[0][0],
-            {"given": ONE[1][0][:, 1:]},
-            r"^prediction and given must have the same shape, got \(1, 64, 64\) and \(1, 63, 64\)\.$",
-            id="given-shape",
-        ),
-        pytest.param(
-            ONE[0][0], {"given": ONE[1][0] * 3}, r"^given must hold the values 0 to 1 only, got 3;", id="value"
-        ),
-        pytest.param(
-            ONE[0][0], {"given": np.ones((2, SIZE, SIZE))}, r"^given must have the shape \(1, \*spatial\)", id="given-2"
-        ),
-        pytest.param(ONE[0][0], {"spacing": (1,)}, r"^spacing must be 2 positive numbers", id="spacing"),
+        ({"given": ONE[1][0], "trusted": np.ones((2, SIZE, SIZE))}, r"^trusted must have the shape of given"),
+        ({"given": ONE[1][0][:, 1:]}, r"^prediction and given must have the same shape, got .* and \(1, 63, 64\)\.$"),
+        ({"given": ONE[1][0] * 3}, r"^given must hold the values 0 to 1 only, got 3;"),
+        ({"given": np.ones((2, SIZE, SIZE))}, r"^given must have the shape \(1, \*spatial\)"),
+        ({"spacing": (1,)}, r"^spacing must be 2 positive numbers"),
     ],
 )
-def test_case_that_does_not_fit_is_refused(prediction, options, message):
-    corrector = SpatialCorrector(["disc"]).fit(*ONE)
+def test_case_that_does_not_fit_is_refused(options, message):
+    fitted = SpatialCorrector(["disc"]).fit(*ONE)
     with pytest.raises(ValueError, match=message):
-        corrector.transform(prediction, **options)
+        fitted.transform(ONE[0][0], **options)
 
 
 def test_scores_are_the_signed_distance_in_the_unit_of_the_spacing():

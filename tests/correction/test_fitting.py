@@ -13,24 +13,9 @@ from scipy import ndimage
 from monai_sc.correction import SpatialCorrector, compare_given
 from monai_sc.correction.class_fit import judge_labels, upper_bound
 from monai_sc.correction.fitting import fold_numbers
+from tests.correction.discs import SIZE, dice, disc, distance_to
 
-SIZE = 64
-UNITS = [1.0, 0.7, 0.07, 7e-4, 700.0, 0.00025]
-
-
-def distance_to(radius, shape=(SIZE, SIZE), spacing=None, centre=None):
-    centre = centre or [(size - 1) / 2 for size in shape]
-    axes = [(np.arange(size) - c) * s for size, c, s in zip(shape, centre, spacing or [1] * len(shape), strict=True)]
-    return (radius - np.sqrt(sum(np.square(a) for a in np.meshgrid(*axes, indexing="ij"))))[None]
-
-
-def disc(radius, **options):
-    return distance_to(radius, **options) >= 0
-
-
-def dice(first, second):
-    total = first.sum() + second.sum()
-    return 2 * (first & second).sum() / total if total else 1.0
+UNITS = [0.7, 700.0, 0.00025]
 
 
 def wavy(rng, radius, offset, rough=0.7):
@@ -122,20 +107,6 @@ class TestNoNetwork:
         corrector = corrector.fit(predictions, clean, given=given)
         assert np.array_equal(corrector.transform(predictions[0], given=given[0])[:, :, :30], clean[0][:, :, :30])
 
-    def test_label_that_is_wholly_unknown_stays(self):
-        clean, given = ([disc(r + k).astype(np.int16) for r in (9, 10, 11, 12)] for k in (0, 3))
-        corrector = SpatialCorrector(["disc"], ignore_value=255).fit(None, clean, given=given)
-        assert (corrector.transform(given=np.full_like(given[0], 255)) == 255).all()
-
-    def test_inputs_are_not_written_to(self):
-        _, clean, given = reader_cases(0, 5)
-        copies = [g.copy() for g in given]
-        corrector = SpatialCorrector(["disc"]).fit(None, clean, given=given)
-        for drawn in given:
-            drawn.setflags(write=False)
-            corrector.transform(given=drawn)
-        assert all(np.array_equal(a, b) for a, b in zip(given, copies, strict=True))
-
     def test_nothing_to_compare_is_refused(self):
         with pytest.raises(ValueError, match=r"^predictions or given must be there, got neither"):
             SpatialCorrector(["disc"]).fit(None, [disc(9)])
@@ -161,14 +132,6 @@ class TestOneUnitInside:
         assert second.bias.mean / unit == pytest.approx(first.bias.mean)
         assert second.corrections[0].shift / unit == pytest.approx(first.corrections[0].shift)
         assert second.bias.verdict == first.bias.verdict
-
-    def test_voxels_are_those_of_a_spacing_of_one(self):
-        predictions, clean, given = reader_cases(2, 5)
-        plain = SpatialCorrector(["disc"]).fit(predictions, clean, given=given)
-        spaced = SpatialCorrector(["disc"]).fit(predictions, clean, given=given, spacing=(0.3, 0.3))
-        for prediction, drawn in zip(predictions, given, strict=True):
-            expected = plain.transform(prediction, given=drawn)
-            assert np.array_equal(spaced.transform(prediction, given=drawn, spacing=(0.3, 0.3)), expected)
 
     def test_order_of_cases_with_voxels_of_other_sizes_does_not_matter(self):
         sizes, radii = [(0.2,) * 2, (2.0,) * 2, (2.0,) * 2, (2.0,) * 2], (12, 14, 16, 13)
@@ -231,7 +194,7 @@ class TestJudgedByOthers:
         """Each case is off by its own distance, with a mean of 0: nothing that clean cases show holds for others."""
         worse, change = 0, []
         y, x = np.mgrid[:SIZE, :SIZE] - SIZE / 2
-        for seed in range(40):
+        for seed in range(20):
             rng = np.random.default_rng(seed)
 
             def cases(count, rng=rng):
@@ -243,16 +206,8 @@ class TestJudgedByOthers:
             before = np.mean([dice(p >= 0, t) for p, t in new])
             change.append(np.mean([dice(corrector.transform(p) == 1, t) for p, t in new]) - before)
             worse += change[-1] < -0.005
-        assert worse <= (4 if number == 2 else 2)
+        assert worse <= (2 if number == 2 else 1)
         assert np.mean(change) > (-0.012 if number == 2 else -0.004)
-
-    @pytest.mark.parametrize(("spread", "moved"), [(0.02, True), (2.5, False)])
-    def test_two_cases_move_labels_only_where_their_interval_excludes_0(self, spread, moved):
-        clean = [disc(10), disc(12)]
-        given = [disc(10 + 3 - spread), disc(12 + 3 + spread)]
-        corrector = SpatialCorrector(["disc"]).fit(None, clean, given=given)
-        low, high = corrector.label_bias.interval[0]
-        assert (corrector.fits[0].source == "move") == moved == (not low <= 0 <= high)
 
     def test_one_case_alone_moves_nothing(self):
         corrector = SpatialCorrector(["disc"]).fit(None, [disc(10)], given=[disc(13)])
@@ -313,7 +268,7 @@ class TestSources:
         ]
         assert np.mean(after) > 0.95
 
-    @pytest.mark.parametrize("offset", [1.5, 2.0, 3.0])
+    @pytest.mark.parametrize("offset", [1.5, 3.0])
     def test_groups_and_the_given_shape_go_together(self, offset):
         """Two annotators, one too wide and one too narrow: the blend is no worse than the prediction alone."""
         y, x = np.mgrid[:80, :80] - 40
@@ -393,8 +348,8 @@ def test_labels_of_new_cases_hardly_ever_get_worse_in_random_set_ups():
     spec = importlib.util.spec_from_file_location("set_ups", source)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = np.array([module.gains(module.draw(seed)) for seed in range(24)])
-    assert (found < -0.005).sum() <= 2
+    found = np.array([module.gains(module.draw(seed)) for seed in range(12)])
+    assert (found < -0.005).sum() <= 1
     assert found.mean(axis=0).min() > 0.03
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import torch
+from monai.engines import SupervisedTrainer
+from monai.utils import convert_to_tensor
+
 from monai_sc.correction import CorrectionOptions, SpatialCorrector
 from monai_sc.handlers import SpatialCorrectionHandler
 from monai_sc.handlers.run_options import RunOptions
@@ -25,3 +29,18 @@ def handler_of(store, **options):
 def options_of(**changes):
     own, others = split({"class_names": ("liver", "lesion"), "gamma": 0.5, "shape_weight": 0.25, **changes})
     return RunOptions(CorrectionOptions(**own), **others)
+
+
+def trainer_of(network, loader, *handlers, max_epochs=1, **options):
+    """Return a trainer that does not change the network."""
+    weights = list(network.parameters()) or [torch.nn.Parameter(torch.zeros(1))]
+    return SupervisedTrainer(
+        device=torch.device("cpu"),
+        max_epochs=max_epochs,
+        train_data_loader=loader,
+        network=network,
+        optimizer=torch.optim.SGD(weights, lr=0.0),
+        loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
+        train_handlers=handlers,
+        **options,
+    )

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from monai.data import DataLoader, Dataset
-from monai.engines import SupervisedTrainer
 from monai.inferers import SimpleInferer, SlidingWindowInferer
 from monai.transforms import (
     Compose,
@@ -28,13 +27,12 @@ from monai.transforms import (
     Spacingd,
     SpatialPadd,
 )
-from monai.utils import convert_to_tensor
 from scipy.spatial import KDTree
 from scipy.spatial.transform import Rotation
 
 from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
-from tests.handlers.correcting import handler_of
+from tests.handlers.correcting import handler_of, trainer_of
 
 BIAS = 3.0  # mm; the given labels are too large by it, and so is what the network has learnt from them
 RADIUS = 14.0  # mm
@@ -161,7 +159,6 @@ def run(
     both, image = ["image", "label"], ["image"]
     chain = Compose([*image_loading(), scale(), LoadLabeld("label"), *spatial(both), SelectItemsd(["id", *both])])
     relabel = Compose([*image_loading(), scale(), *spatial(image), SelectItemsd(["id", "image"])])
-    network = Dilated()
     handler = handler_of(
         store,
         clean_loader=DataLoader(Dataset(clean, chain), batch_size=1),
@@ -171,15 +168,8 @@ def run(
         progress=False,
         **{"shape_weight": 0.0, **options},
     )
-    SupervisedTrainer(
-        device=torch.device("cpu"),
-        max_epochs=2,
-        train_data_loader=DataLoader(Dataset(store.datalist(), chain), batch_size=1),
-        network=network,
-        optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
-        loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
-        train_handlers=[handler],
-    ).run()
+    train = DataLoader(Dataset(store.datalist(), chain), batch_size=1)
+    trainer_of(Dilated(), train, handler, max_epochs=2).run()
     return cases, store, handler.history
 
 
@@ -196,13 +186,7 @@ def score(case, mask):
 
 
 @pytest.mark.parametrize(
-    ("volume", "clean_volume"),
-    [
-        ("LPS, thick slices", "RAS, 1 mm"),
-        ("RAS, 1 mm", "LPS, thick slices"),
-        ("oblique PIR, anisotropic", "oblique"),
-        ("oblique", "PIR, anisotropic"),
-    ],
+    ("volume", "clean_volume"), [("LPS, thick slices", "RAS, 1 mm"), ("oblique", "PIR, anisotropic")]
 )
 def test_clean_cases_may_have_voxels_of_another_size(tmp_path, volume, clean_volume):
     check(*run(tmp_path, volume, clean_volume=clean_volume))
@@ -245,7 +229,7 @@ def test_labels_come_back_from_everything_that_a_pipeline_does(tmp_path, volume)
     check(*run(tmp_path, volume))
 
 
-@pytest.mark.parametrize("volume", VOLUMES)
+@pytest.mark.parametrize("volume", ["PIR, anisotropic", "2 slices"])
 def test_labels_come_back_from_another_spacing(tmp_path, volume):
     check(*run(tmp_path, volume, spatial=spacing_only))
 
@@ -258,10 +242,9 @@ def test_labels_come_back_from_a_spacing_that_does_not_fit_the_volume(tmp_path):
     "inferer",
     [
         SlidingWindowInferer(roi_size=(16, 16, 16), overlap=0.5, mode="gaussian"),
-        SlidingWindowInferer(roi_size=(12, 10, 16), overlap=0),
         SlidingWindowInferer(roi_size=(64, 64, 64)),
     ],
-    ids=["overlap", "no-overlap", "window-larger-than-the-volume"],
+    ids=["overlap", "window-larger-than-the-volume"],
 )
 def test_windows_leave_no_trace(tmp_path, inferer):
     _, one, _ = run(tmp_path / "one", "oblique", inferer=SimpleInferer())
@@ -275,9 +258,6 @@ def test_windows_leave_no_trace(tmp_path, inferer):
     "files",
     [
         pytest.param({"image_loading": by_itk}, id="nifti-read-by-itk"),
-        pytest.param({"image_type": ".nrrd", "label_type": ".nrrd"}, id="nrrd"),
-        pytest.param({"image_type": ".mha", "label_type": ".mha"}, id="metaimage"),
-        pytest.param({"image_type": ".nrrd"}, id="nrrd-image-and-nifti-label"),
         pytest.param({"image_type": ".mha", "label_type": ".nrrd"}, id="metaimage-and-nrrd-label"),
     ],
 )
@@ -308,9 +288,8 @@ def test_nothing_is_predicted_outside_of_a_crop(tmp_path):
         assert corrected[case["depth"] > 5].all()
 
 
-@pytest.mark.parametrize("volume", ["RAS, 1 mm", "oblique"])
-def test_given_label_goes_on_outside_of_a_crop(tmp_path, volume):
-    cases, store, _ = run(tmp_path, volume, spatial=cut, shape_weight=0.5)
+def test_given_label_goes_on_outside_of_a_crop(tmp_path):
+    cases, store, _ = run(tmp_path, "oblique", spatial=cut, shape_weight=0.5)
     for case in cases:
         overlap, _, centre = score(case, store.read(case["id"])[0])
         assert overlap > 0.88  # that of the given labels is .72

@@ -122,7 +122,7 @@ def test_two_processes_learn_from_the_confident_voxels_of_both(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "moment"), [(1, "training"), (0, "relabelling"), (1, "evaluation")])
+@pytest.mark.parametrize(("rank", "moment"), [(1, "training"), (0, "relabelling")])
 def test_killed_process_ends_the_other_one_with_a_message(tmp_path, rank, moment):
     processes = start(tmp_path, "--fixed", "--kill-on-rank", str(rank), "--at", moment, ranks=2)
     processes[rank].wait(timeout=200)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from monai.data import DataLoader, Dataset
-from monai.engines import SupervisedTrainer
 from monai.transforms import BorderPadd, Compose, LoadImaged, SelectItemsd
 
 from monai_sc.correction import ClassBias, ClassCorrection, ClassFit, Fitted, Judgement, PresenceRule
@@ -19,7 +18,7 @@ from monai_sc.functional.masks import dice
 from monai_sc.handlers import relabelling as module
 from monai_sc.handlers.relabelling import Relabelling, as_judged, told_source
 from monai_sc.store import LabelStore
-from tests.handlers.correcting import options_of
+from tests.handlers.correcting import options_of, trainer_of
 from tests.handlers.test_clean_check import NAMES, depth
 
 AFFINE = np.diag([0.5, 0.5, 1.0, 1.0])
@@ -89,15 +88,7 @@ def build(tmp_path):
             classes = [{**state, "network": weights} for _ in NAMES]
             found.append({"fold": fold if folds > 1 else None, "classes": classes})
         network = Offsets(0.0, 0.0, softmax=options.softmax)
-        engine = SupervisedTrainer(
-            device=torch.device("cpu"),
-            max_epochs=1,
-            train_data_loader=loader,
-            network=network,
-            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-            loss_function=torch.nn.MSELoss(),
-        )
-        return Relabelling(engine, store, loader, options, folds, found), store
+        return Relabelling(trainer_of(network, loader), store, loader, options, folds, found), store
 
     return build
 
@@ -272,16 +263,6 @@ def test_class_keeps_its_labels_for_a_reason(build, caplog, changes, agreement, 
     assert told(caplog) == ([expected] if memorised else [])
 
 
-def test_class_that_stays_is_not_told_to_be_memorised(build, caplog):
-    relabelling, _ = build()
-    change_fit(relabelling, None, 0, shape=GivenShape(0.0, 1.0, 0.0, 4, 0.97))
-    record = blank_record(bias=(math.nan, 1.0))
-    with caplog.at_level(logging.INFO):
-        relabelling._judge_class(record, 0, "outer")
-    assert (record["memorised"], record["kept"]) == ([True, False], [True, False])
-    assert not told(caplog)
-
-
 def test_each_case_gets_the_network_and_the_corrector_of_its_fold(build):
     relabelling, store = build(networks=[(3.0, 1.0), (5.0, 2.0)], shifts=(-3.0, -1.0), folds=2)
     assert list(relabelling.fitted) == [0, 1]
@@ -424,16 +405,6 @@ def trust_first_half(cases, file):
     nib.save(nib.Nifti1Image(trust, AFFINE), file)
     for case in cases:
         case["trusted"] = str(file)
-
-
-def test_class_that_stays_does_so_where_nothing_is_trusted_too(build, tmp_path):
-    relabelling, store = build()
-    trust_first_half(store.cases, tmp_path / "trust.nii.gz")
-    relabelling.write_round(record_of(relabelling))  # the bias of the other class is not known
-    for case in store.cases:
-        given, corrected = (store.read(case["id"], number) for number in (0, 1))
-        np.testing.assert_array_equal(corrected[1], given[1])
-        assert (corrected[0, 20:] != given[0, 20:]).any()
 
 
 def test_trusted_voxels_of_each_class_stay(build, tmp_path):

@@ -14,153 +14,96 @@ from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, 
 from tests.handlers.correcting import options_of
 
 OPTIONS = options_of(progress=False)
-UNBIASED, CANNOT_TELL = ("unbiased", "unbiased"), ("unbiased", "cannot tell")
-
-
-def record_of(
-    bias,
-    *,
-    number=1,
-    interval=((1.5, 4.0), (1.5, 4.0)),
-    learnt=(True, True),
-    kept=(False, False),
-    verdict=("biased", "biased"),
-    tolerance=1.0,
-):
-    return {
-        "round": number,
-        "bias": list(bias),
-        "bias_interval": [list(one) for one in interval],
-        "tolerance": tolerance,
-        "verdict": list(verdict),
-        "learnt": list(learnt),
-        "dice_present": [0.8, 0.43],
-        "kept": list(kept),
-        "correction": {"liver": {}, "lesion": {}},
-    }
-
-
-UNKNOWN = "; the network has not learnt lesion (Dice 0.43), so that its bias cannot be told: train longer"
-WIDE = ((0.0, 4.0), (-2.0, 0.0))
+UNBIASED, CANNOT_TELL, UNDEFINED = (("unbiased",) * 2, ("unbiased", "cannot tell"), ("cannot tell",) * 2)
+WIDE, FIRST, LAST, PUBLISHED = ((0.0, 4.0), (-2.0, 0.0)), {"is_first": True}, {"is_last": True}, {"as_asked": True}
 SMALL = "the bias of every class is under one voxel"
-STOPS = [
-    pytest.param(record_of((0.9, -0.9), verdict=UNBIASED), "auto", SMALL, id="small"),
-    pytest.param(record_of((0.9, -0.9), verdict=CANNOT_TELL), "auto", "", id="small-but-its-interval-is-not"),
-    pytest.param(record_of((0.9, -1.0), verdict=UNBIASED), "auto", "", id="a-voxel-is-not-small"),
-    pytest.param(
-        record_of((2.9, -2.9), verdict=UNBIASED, tolerance=3.0), "auto", SMALL, id="small-on-the-grid-of-the-network"
-    ),
-    pytest.param(record_of((0.9, -0.9), verdict=UNBIASED, number=0), "auto", "", id="small-before-a-correction"),
-    pytest.param(
-        record_of((0.9, -0.9), verdict=UNBIASED, number=0),
-        "logit",
-        SMALL,
-        id="small-before-a-correction-as-published",
-    ),
-    pytest.param(
-        record_of((0.9, -0.9), verdict=CANNOT_TELL),
-        "logit",
-        "the measured bias of every class is under one voxel, though its interval cannot tell",
-        id="small-but-its-interval-is-not-as-published",
-    ),
-    pytest.param(
-        record_of((math.nan, 0.3), verdict=("cannot tell", "unbiased")),
-        "auto",
-        "the bias of every class whose bias can be told is under one voxel",
-        id="undefined",
-    ),
-    pytest.param(
-        record_of((math.nan, math.nan), verdict=("cannot tell",) * 2), "auto", "there is no verdict", id="all-undefined"
-    ),
-    pytest.param(
-        record_of((3.0, 2.0), kept=(True, True)),
-        "auto",
-        "no correction of any class makes labels clearly better",
-        id="all-kept",
-    ),
-    pytest.param(
-        record_of((0.3, 0.2), kept=(True, True), verdict=CANNOT_TELL),
-        "auto",
-        "no correction of any class makes labels clearly better",
-        id="all-kept-and-cannot-tell",
-    ),
-    pytest.param(record_of((3.0, 2.0), kept=(True, False)), "auto", "", id="one-kept"),
-    pytest.param(record_of((3.0, 2.0), kept=(True, True)), "distance", "", id="all-kept-as-published"),
-    pytest.param(
-        record_of((3.0, -1.0), interval=WIDE),
-        "distance",
-        "the interval of the bias contains 0 for every class",
-        id="wide",
-    ),
-    pytest.param(record_of((3.0, -1.0), interval=WIDE), "auto", "", id="wide-with-auto"),
-    pytest.param(record_of((3.0, 3.0), interval=(WIDE[0], (0.1, 4.0))), "distance", "", id="one-wide"),
-    pytest.param(record_of((3.0, -3.0), interval=(WIDE[0], (-4.0, -0.1))), "distance", "", id="other-wide"),
-    pytest.param(
-        record_of((0.2, 3.0), learnt=(True, False), kept=(False, True), verdict=CANNOT_TELL),
-        "auto",
-        f"the bias of every class that the network has learnt is under one voxel{UNKNOWN}",
-        id="small-and-unknown",
-    ),
-    pytest.param(record_of((3.0, 0.1), learnt=(True, False), kept=(False, True)), "auto", "", id="large-and-unknown"),
-    pytest.param(
-        record_of((3.0, 0.1), learnt=(True, False), kept=(True, True)),
-        "auto",
-        f"no correction of any class that the network has learnt makes labels clearly better{UNKNOWN}",
-        id="kept-and-unknown",
-    ),
-    pytest.param(
-        record_of((3.0, 0.1), interval=((-1, 4), (1, 2)), learnt=(True, False)),
-        "distance",
-        f"the interval of the bias contains 0 for every class that the network has learnt{UNKNOWN}",
-        id="wide-and-unknown",
-    ),
-    pytest.param(
-        record_of((0.1, 0.1), learnt=(False, False)),
-        "auto",
-        "there is no verdict; the network has not learnt liver (Dice 0.80), lesion (Dice 0.43), so that its bias "
-        "cannot be told: train longer",
-        id="nothing-learnt",
-    ),
-]
+NONE_BETTER = "no correction of any class makes labels clearly better"
+MEASURED = "the measured bias of every class is under one voxel, though its interval cannot tell"
+TOLD = "the bias of every class whose bias can be told is under one voxel"
+OVER = "the last round of training is over"
+UNKNOWN = "; the network has not learnt lesion (Dice 0.43), so that its bias cannot be told: train longer"
+NOTHING = (
+    "there is no verdict; the network has not learnt liver (Dice 0.80), lesion (Dice 0.43), so that its bias cannot be "
+    "told: train longer"
+)
 
 
-LAST = [
-    pytest.param(
-        record_of((3.0, 0.1)),
-        "auto",
-        "the last round of training is over, the bias is not under one voxel yet",
-        id="last-and-large",
-    ),
-    pytest.param(
-        record_of((0.3, 0.1), number=0, verdict=UNBIASED), "auto", "the last round of training is over", id="last"
-    ),
-    pytest.param(record_of((0.3, 0.1), verdict=UNBIASED), "auto", SMALL, id="last-and-small"),
-    pytest.param(
-        record_of((0.3, 0.1), verdict=CANNOT_TELL), "auto", "the last round of training is over", id="last-cannot-tell"
-    ),
-]
-
-
-def why(record, representation="auto", *, better=None, is_first=False, is_last=False):
-    return stop_reason(record, as_asked=representation != "auto", better=better, is_first=is_first, is_last=is_last)
-
-
-@pytest.mark.parametrize(("record", "representation", "reason"), STOPS + LAST)
-def test_loop_stops_for_a_reason(record, representation, reason):
-    is_last = any(record is case.values[0] for case in LAST)
-    assert why(record, representation, is_first=record["round"] == 0, is_last=is_last) == reason
-
-
-def test_loop_stops_when_the_clean_cases_get_worse():
-    record = record_of((0.3, 0.1), learnt=(False, False))
-    reason = "the clean cases are predicted worse than in round 0"
-    assert why(record, better=0, is_last=True) == reason
-
-
-def test_loop_goes_on_from_moved_labels_until_a_network_has_corrected_them():
-    record = record_of((0.9, -0.9), verdict=UNBIASED, number=1)
-    assert why(record, is_first=True) == ""
-    assert why(record) == SMALL
+@pytest.mark.parametrize(
+    ("bias", "changes", "how", "reason"),
+    [
+        ((0.9, -0.9), {"verdict": UNBIASED}, {}, SMALL),
+        ((0.9, -0.9), {"verdict": CANNOT_TELL}, {}, ""),
+        ((0.9, -1.0), {"verdict": UNBIASED}, {}, ""),
+        ((2.9, -2.9), {"verdict": UNBIASED, "tolerance": 3.0}, {}, SMALL),
+        ((0.9, -0.9), {"verdict": UNBIASED}, FIRST, ""),
+        ((0.9, -0.9), {"verdict": UNBIASED}, FIRST | PUBLISHED, SMALL),
+        (
+            (0.9, -0.9),
+            {"verdict": CANNOT_TELL},
+            PUBLISHED,
+            MEASURED,
+        ),
+        (
+            (math.nan, 0.3),
+            {"verdict": UNDEFINED[:1] + UNBIASED[:1]},
+            {},
+            TOLD,
+        ),
+        ((math.nan, math.nan), {"verdict": UNDEFINED}, {}, "there is no verdict"),
+        ((3.0, 2.0), {"kept": (True, True)}, {}, NONE_BETTER),
+        ((0.3, 0.2), {"kept": (True, True), "verdict": CANNOT_TELL}, {}, NONE_BETTER),
+        ((3.0, 2.0), {"kept": (True, False)}, {}, ""),
+        ((3.0, 2.0), {"kept": (True, True)}, PUBLISHED, ""),
+        ((3.0, -1.0), {"bias_interval": WIDE}, PUBLISHED, "the interval of the bias contains 0 for every class"),
+        ((3.0, -1.0), {"bias_interval": WIDE}, {}, ""),
+        ((3.0, 3.0), {"bias_interval": (WIDE[0], (0.1, 4.0))}, PUBLISHED, ""),
+        ((3.0, -3.0), {"bias_interval": (WIDE[0], (-4.0, -0.1))}, PUBLISHED, ""),
+        (
+            (0.2, 3.0),
+            {"learnt": (True, False), "kept": (False, True), "verdict": CANNOT_TELL},
+            {},
+            f"the bias of every class that the network has learnt is under one voxel{UNKNOWN}",
+        ),
+        ((3.0, 0.1), {"learnt": (True, False), "kept": (False, True)}, {}, ""),
+        (
+            (3.0, 0.1),
+            {"learnt": (True, False), "kept": (True, True)},
+            {},
+            f"no correction of any class that the network has learnt makes labels clearly better{UNKNOWN}",
+        ),
+        (
+            (3.0, 0.1),
+            {"bias_interval": ((-1, 4), (1, 2)), "learnt": (True, False)},
+            PUBLISHED,
+            f"the interval of the bias contains 0 for every class that the network has learnt{UNKNOWN}",
+        ),
+        ((0.1, 0.1), {"learnt": (False, False)}, {}, NOTHING),
+        ((3.0, 0.1), {}, LAST, f"{OVER}, the bias is not under one voxel yet"),
+        ((0.3, 0.1), {"verdict": UNBIASED}, FIRST | LAST, OVER),
+        ((0.3, 0.1), {"verdict": UNBIASED}, LAST, SMALL),
+        ((0.3, 0.1), {"verdict": CANNOT_TELL}, LAST, OVER),
+        (
+            (0.3, 0.1),
+            {"learnt": (False, False)},
+            LAST | {"better": 0},
+            "the clean cases are predicted worse than in round 0",
+        ),
+    ],
+)
+def test_loop_stops_for_a_reason(bias, changes, how, reason):
+    record = {
+        "bias": list(bias),
+        "bias_interval": [[1.5, 4.0], [1.5, 4.0]],
+        "tolerance": 1.0,
+        "verdict": ["biased", "biased"],
+        "learnt": [True, True],
+        "dice_present": [0.8, 0.43],
+        "kept": [False, False],
+        "correction": {"liver": {}, "lesion": {}},
+        **changes,
+    }
+    told = stop_reason(record, **{"as_asked": False, "better": None, "is_first": False, "is_last": False, **how})
+    assert told == reason
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 import hashlib
 import logging
-import math
 import re
 import shutil
 from pathlib import Path
@@ -42,7 +41,7 @@ from monai_sc.reports import summarise_run
 from monai_sc.reports.page import RunSource
 from monai_sc.store import LabelStore
 from monai_sc.transforms import LoadLabeld
-from tests.handlers.correcting import handler_of
+from tests.handlers.correcting import handler_of, trainer_of
 
 SIZE = 40
 AFFINE = np.diag([0.5, 0.5, 0.5, 1.0])
@@ -190,7 +189,14 @@ def test_biased_labels_are_corrected_in_one_round(tmp_path, shift, sign):
     trainer, handler, store = build(tmp_path, shift=shift)
     originals = checksums(tmp_path / "data")
     assert handler.fitted is None
+    told = []
+    trainer.add_event_handler(
+        RoundEvents.ROUND_COMPLETED, lambda e: told.append((dict(e.state.metrics), store.current, len(handler.history)))
+    )
     trainer.run()
+    assert [(current, length) for _, current, length in told] == [(1, 1), (1, 2)]
+    for (metrics, _, _), record in zip(told, handler.history, strict=True):
+        assert (metrics["round"], metrics["disc_bias"]) == (record["round"], record["bias"][0])
     first, second = handler.history
     assert handler.fitted.unit == 0.5  # in mm, of the network that was kept
     assert handler.fitted.bias.mean == pytest.approx(second["bias_mm"])
@@ -206,28 +212,6 @@ def test_biased_labels_are_corrected_in_one_round(tmp_path, shift, sign):
     assert first["voxels_changed"] == [sum(sum(e["voxels_changed"]) for e in store.manifest(1))]
     assert trainer.state.spatial_correction == handler.history
     assert checksums(tmp_path / "data") == originals
-
-
-@pytest.mark.parametrize("representation", ["logit", "distance"])
-def test_both_representations_improve_the_labels(tmp_path, representation):
-    trainer, _handler, store = build(tmp_path, representation=representation, rounds=1)
-    trainer.run()
-    assert label_dice(store, 1) > label_dice(store, 0) + 0.15
-    assert store.record(1)["options"]["representation"] == representation
-
-
-def test_network_optimizer_and_schedule_restart_after_a_round(tmp_path):
-    trainer, handler, _ = build(tmp_path, epochs=5)
-    seen = []
-    trainer.add_event_handler(
-        Events.EPOCH_STARTED,
-        lambda e: seen.append(
-            (e.network.offset.item(), e.optimizer.param_groups[0]["lr"], handler.lr_scheduler.last_epoch)
-        ),
-    )
-    trainer.run()
-    assert seen[0] == seen[5] == (0.0, 1.0, 0)
-    assert seen[4][1] == pytest.approx(0.1)
 
 
 def test_unbiased_labels_stay_as_they_are(tmp_path):
@@ -252,7 +236,7 @@ class Elsewhere(Offset):
         return torch.roll(super().forward(x), 10, dims=-1)
 
 
-@pytest.mark.parametrize("representation", ["auto", "distance", "logit"])
+@pytest.mark.parametrize("representation", ["auto", "logit"])
 def test_network_that_has_learnt_nothing_gives_no_verdict(tmp_path, caplog, representation):
     trainer, handler, store = build(tmp_path, network=Elsewhere(), representation=representation)
     trainer.optimizer.param_groups[0]["lr"] = 0.0
@@ -301,16 +285,6 @@ def test_clean_cases_without_the_class_do_not_make_it_one_that_was_not_learnt(tm
     assert record["dice_present"] == [1]
 
 
-def test_after_the_first_epoch_it_says_what_a_round_takes(tmp_path, caplog):
-    trainer, _, _ = build(tmp_path, rounds=0)
-    with caplog.at_level(logging.INFO):
-        trainer.run()
-    assert re.search(r"Round 0: \d+ epochs? of training, the first took \d+ s; the clean cases are", caplog.text)
-    assert re.search(
-        r"Round 0, epoch 6 of 6: Dice on the clean cases, before the correction: disc 0\.\d{3}\.", caplog.text
-    )
-
-
 def test_interval_around_zero_stops_the_published_loop(tmp_path):
     trainer, handler, store = build(tmp_path, representation="distance")
     images = [distance_image(9) + 3, distance_image(9) - 4]  # one far too large, one far too small
@@ -324,8 +298,7 @@ def test_interval_around_zero_stops_the_published_loop(tmp_path):
     assert store.rounds == [0]
 
 
-@pytest.mark.parametrize("offset", [6.0, -1000.0], ids=["worse", "collapsed"])
-def test_worse_round_is_rolled_back(tmp_path, offset):
+def test_worse_round_is_rolled_back(tmp_path):
     trainer, handler, store = build(tmp_path, epochs=6, rounds=1, checks_per_round=1)
     trained = []
 
@@ -336,7 +309,7 @@ def test_worse_round_is_rolled_back(tmp_path, offset):
 
     @trainer.on(Events.EPOCH_STARTED(once=12))
     def spoil(engine):
-        engine.network.offset.data.fill_(offset)
+        engine.network.offset.data.fill_(6.0)
         engine.optimizer.param_groups[0]["lr"] = 0.0
 
     # the scheduler would set the rate again
@@ -348,117 +321,13 @@ def test_worse_round_is_rolled_back(tmp_path, offset):
     assert trainer.network.offset.item() == trained[0]
 
 
-@pytest.mark.parametrize(("number", "stays"), [(3, False), (1, True)], ids=["prediction", "single-clean-case"])
-def test_converged_class_gets_the_prediction_or_stays(tmp_path, number, stays):
-    cases = make_cases(tmp_path / "data", 3, 3.0)
-    for case in cases:  # two classes: a biased one and a clean one with a stray voxel
-        stray = nib.load(case["reference_label"]).get_fdata().astype(np.uint8)
-        stray[0, 0] = 1
-        file = case["label"].replace("_label", "_second")
-        nib.save(nib.Nifti1Image(stray, AFFINE), file)
-        case["label"] = [case["label"], file]
-        case.pop("reference_label")
-    store = LabelStore(tmp_path / "labels", cases)
-    images = [distance_image(9 + k)[None].repeat(2, 0) for k in range(number)]
-    clean = [{"id": str(k), "image": image, "label": image >= 0} for k, image in enumerate(images)]
-
-    class Two(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.unused = torch.nn.Parameter(torch.zeros(()))
-
-        def forward(self, x):
-            x = x[:, :1]
-            return torch.cat([x + 3, x], dim=1) + 0 * self.unused
-
-    network = Two()
-    relabel = DataLoader(Dataset(store.cases, Compose([load_image(), SelectItemsd(["id", "image"])])), batch_size=1)
-    handler = handler_of(
-        store,
-        clean_loader=DataLoader(Dataset(clean)),
-        relabel_loader=relabel,
-        epochs_per_round=1,
-        progress=False,
-    )
-    train = DataLoader(
-        Dataset(store.datalist(), Compose([load_image(), LoadLabeld("label"), SelectItemsd(["image", "label"])]))
-    )
-    SupervisedTrainer(
-        device=torch.device("cpu"),
-        max_epochs=2,
-        train_data_loader=train,
-        network=network,
-        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-        loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
-        train_handlers=[handler],
-    ).run()
-    label = store.read("case0", 1)
-    assert label[1, 0, 0] == stays
-    assert (label[0] == (distance_image(7) >= 0)).mean() > 0.99
-    assert store.record(1)["kept"] == [False, stays]
-
-
-def test_class_that_is_never_predicted_keeps_its_labels_and_is_named(tmp_path, caplog):
-    trainer, _handler, store = build(tmp_path, network=Offset(-1000.0))
-    trainer.optimizer.param_groups[0]["lr"] = 0.0
-    with pytest.raises(ValueError, match=r"must have at least one usable case, but in all 4"):
-        trainer.run()
-    assert store.rounds == [0]
-
-
-def test_undefined_class_among_others_is_left_alone(tmp_path, caplog):
-    cases = make_cases(tmp_path / "data", 3, 3.0)
-    for case in cases:
-        case["label"] = [case["label"], case["reference_label"]]
-        case.pop("reference_label")
-    store = LabelStore(tmp_path / "labels", cases, class_names=["disc", "ghost"])
-
-    class Ghost(Offset):
-        def forward(self, x):
-            return torch.cat([x[:, :1] + 3 + 0 * self.offset, x[:, :1] - 1000], dim=1)
-
-    network = Ghost()
-    image = distance_image(9)[None]
-    clean = [{"id": "c", "image": image, "label": (image >= 0).repeat(2, 0)}]
-    handler = handler_of(
-        store,
-        clean_loader=DataLoader(Dataset(clean)),
-        relabel_loader=DataLoader(Dataset(store.cases, Compose([load_image(), SelectItemsd(["id", "image"])]))),
-        epochs_per_round=1,
-        progress=False,
-    )
-    chain = Compose([load_image(), LoadLabeld("label"), SelectItemsd(["image", "label"])])
-    trainer = SupervisedTrainer(
-        device=torch.device("cpu"),
-        max_epochs=3,  # one is lost, since a class that is not predicted is a collapse
-        train_data_loader=DataLoader(Dataset(store.datalist(), chain)),
-        network=network,
-        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-        loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
-        train_handlers=[handler],
-    )
-    with caplog.at_level(logging.WARNING):
-        trainer.run()
-    assert math.isnan(handler.history[0]["bias"][1])
-    assert handler.history[0]["num_skipped"] == [0, 1]
-    assert "Round 0, ghost: the bias is undefined" in caplog.text
-    for case in store.cases:
-        np.testing.assert_array_equal(store.read(case["id"], 1)[1], store.read(case["id"], 0)[1])
-        assert (store.read(case["id"], 1)[0] != store.read(case["id"], 0)[0]).any()
-
-
 @pytest.mark.filterwarnings("ignore:cache_num is greater or equal than dataset length:UserWarning")
 @pytest.mark.parametrize(
     ("kind", "workers"),
-    [
-        *((kind, 0) for kind in ("plain", "cache", "smart-part", "smart-whole", "persistent", "thread")),
-        *((kind, 2) for kind in ("plain", "cache", "smart-whole", "persistent")),
-    ],
+    [("cache", 0), ("smart-part", 0), ("smart-whole", 0), ("persistent", 0), ("thread", 0), ("cache", 2)],
 )
 def test_whatever_caches_the_training_data_sees_the_new_labels_only(tmp_path, kind, workers):
     def dataset(data, transform):
-        if kind == "plain":
-            return Dataset(data, transform)
         if kind == "persistent":
             return PersistentDataset(data, transform, cache_dir=tmp_path / "cache", track_meta=True, weights_only=False)
         if kind.startswith("smart"):
@@ -466,7 +335,7 @@ def test_whatever_caches_the_training_data_sees_the_new_labels_only(tmp_path, ki
             return SmartCacheDataset(data, transform, replace_rate=0.5, cache_num=number, progress=False)
         return CacheDataset(data, transform, progress=False, num_workers=None)
 
-    trainer, _handler, store = build(tmp_path, dataset=dataset, epochs=2, rounds=2, representation="logit", gamma=0.4)
+    trainer, _handler, store = build(tmp_path, dataset=dataset, epochs=1, rounds=1, representation="logit")
     loader = DataLoader if kind != "thread" else ThreadDataLoader
     trainer.data_loader = loader(
         trainer.data_loader.dataset, batch_size=2, shuffle=True, num_workers=workers if loader is DataLoader else 0
@@ -480,184 +349,42 @@ def test_whatever_caches_the_training_data_sees_the_new_labels_only(tmp_path, ki
     @trainer.on(Events.ITERATION_COMPLETED)
     def measure(engine):
         for item in engine.state.batch:
-            seen.setdefault((engine.state.epoch - 1) // 2, {}).setdefault(item["id"], set()).add(
-                int(item["label"].sum())
-            )
+            seen.setdefault(engine.state.epoch - 1, {}).setdefault(item["id"], set()).add(int(item["label"].sum()))
             assert isinstance(item["label"], MetaTensor)
             np.testing.assert_array_equal(item["label"].affine, AFFINE)
 
     trainer.run()
-    assert len(seen) >= 2
+    assert len(seen) == 2
     for number, sizes in seen.items():
         for case_id, own in sizes.items():
             assert own == {int(store.read(case_id, number).sum())}
 
 
-def test_smart_cache_has_one_number_of_cases(tmp_path):
-    def dataset(data, transform):
-        return SmartCacheDataset(data, transform, cache_num=4, progress=False)
-
-    trainer, _handler, _store = build(tmp_path, dataset=dataset, epochs=1, folds=2, rounds=5)
-    with pytest.raises(ValueError, match=r"folds must be 1 with a SmartCacheDataset"):
-        trainer.run()
-
-
-def test_clean_case_that_is_also_trained_on_is_refused(tmp_path):
-    trainer, handler, store = build(tmp_path)
-    clean = handler.clean_loader.dataset
-    clean.data = [*clean.data, {**store.cases[2], "id": "renamed"}]
-    with pytest.raises(
-        ValueError, match=r"'renamed' has the image of 'case2', .*case2_image\.nii\.gz: leave it out of one list"
-    ):
-        trainer.run()
-
-
-@pytest.mark.parametrize("name", ["clean_loader", "relabel_loader"])
-def test_persistent_data_set_without_metadata_is_refused(tmp_path, name):
-    trainer, handler, _ = build(tmp_path)
-    loader = getattr(handler, name)
-    data = PersistentDataset(loader.dataset.data, loader.dataset.transform, cache_dir=None)
-    setattr(handler, name, DataLoader(data, batch_size=2))
-    with pytest.raises(ValueError, match=rf"PersistentDataset of {name} must have track_meta=True"):
-        trainer.run()
-
-
-def test_label_file_that_changed_since_a_round_stops_the_run(tmp_path):
-    trainer, _handler, store = build_resumable(tmp_path)
-    trainer.add_event_handler(Events.EPOCH_STARTED(once=8), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
-    assert store.rounds == [0, 1]
-    rounds = checksums(tmp_path / "labels")
-    trainer, _handler, store = build_resumable(tmp_path)  # which writes all files anew, with the same content
-    label = store.cases[1]["label"]
-    nib.save(nib.Nifti1Image(np.zeros((SIZE, SIZE), dtype=np.uint8), AFFINE), label)
-    with pytest.raises(ValueError, match=r"must stay as they were .*case1_label\.nii\.gz has changed, and 0 more"):
-        trainer.run()
-    assert checksums(tmp_path / "labels") == rounds
-
-
-@pytest.mark.parametrize("change", [lambda file: file.write_bytes(flipped(file)), Path.unlink], ids=["bit", "gone"])
-def test_label_of_a_round_that_changed_since_stops_the_run(tmp_path, change):
-    trainer, _handler, store = build_resumable(tmp_path)
-    trainer.add_event_handler(Events.EPOCH_STARTED(once=8), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
-    change(Path(store.datalist(1)[2]["label"]))
-    trainer, _handler, _store = build_resumable(tmp_path)
-    with pytest.raises(ValueError, match=r"round 1 must stay as they .*case2/disc\.nii\.gz (has c|is g).*, and 0 m"):
-        trainer.run()
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("name", ["clean_loader", "relabel_loader"])
+@pytest.mark.parametrize(("name", "workers"), [("clean_loader", 1), ("relabel_loader", 0)])
 def test_image_that_is_damaged_during_a_run_is_named(tmp_path, name, workers):
-    trainer, handler, _store = build(tmp_path)
+    trainer, handler, _store = build(tmp_path, epochs=2)
     loader = getattr(handler, name)
     setattr(handler, name, DataLoader(loader.dataset, batch_size=2, num_workers=workers))
     image = Path(loader.dataset.data[-1]["image"])
-    trainer.add_event_handler(Events.EPOCH_STARTED(once=6), lambda: image.write_bytes(image.read_bytes()[:-200]))
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=2), lambda: image.write_bytes(image.read_bytes()[:-200]))
     # The relabel loader's images are those of the trainer too.
     with pytest.raises(ValueError, match=rf"^Image file .*/{image.name} is truncated or damaged: .*; copy it again"):
         trainer.run()
 
 
-def test_run_goes_on_with_its_own_options_only(tmp_path):
-    trainer, _handler, _store = build_resumable(tmp_path)
-    trainer.add_event_handler(Events.EPOCH_STARTED(once=3), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
-    trainer, _handler, _store = build_resumable(tmp_path, shape_weight=0.2)
-    with pytest.raises(ValueError, match=r"shape_weight must be 0\.5, with which the run began, got 0\.2"):
-        trainer.run()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda h: h.__setattr__("checks", {1}), r"checks_per_round must be 2, with which the run began, got 1"),
-        (lambda h: h.store.cases.reverse(), r"the training cases must be those with which the run began"),
-        (lambda h: h.clean_loader.dataset.data.pop(), r"the clean cases must be those with which the run began"),
-    ],
-    ids=["checks", "training-cases", "clean-cases"],
-)
-def test_run_goes_on_with_its_own_cases_and_checks_only(tmp_path, change, message):
-    trainer, _handler, _store = build_resumable(tmp_path)
-    trainer.add_event_handler(Events.EPOCH_STARTED(once=3), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
-    trainer, handler, _store = build_resumable(tmp_path)
-    change(handler)
-    with pytest.raises(ValueError, match=rf"checkpoint\.pt is the checkpoint of another run: {message}"):
-        trainer.run()
-
-
-@pytest.mark.parametrize("epochs", [None, 8], ids=["finished", "interrupted"])
-def test_run_whose_rounds_are_lost_does_not_pass_for_a_good_one(tmp_path, epochs):
-    trainer, _handler, store = build_resumable(tmp_path)
-    if epochs is None:
-        trainer.run()
-    else:
-        trainer.add_event_handler(Events.EPOCH_STARTED(once=epochs), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            trainer.run()
-    store.discard(1)
-    trainer, _handler, store = build_resumable(tmp_path)
-    with pytest.raises(ValueError, match=r"must hold the rounds that this run has made, but \[1\] are missing"):
-        trainer.run()
-
-
-def test_finished_run_says_if_other_labels_are_in_force(tmp_path, caplog):
-    trainer, _handler, store = build_resumable(tmp_path)
-    trainer.run()
-    store.restore(0)
-    trainer, _handler, store = build_resumable(tmp_path)
-    with caplog.at_level(logging.WARNING):
-        trainer.run()
-    assert "The current labels are those of round 0, not of round 1, which the run has kept." in caplog.text
-    assert store.current == 0
-
-
-def test_copy_of_a_round_is_not_deleted(tmp_path):
-    trainer, _handler, store = build_resumable(tmp_path)
-    trainer.add_event_handler(Events.EPOCH_STARTED(once=8), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
-    shutil.copytree(store.root / "round-001", store.root / "round-100")
-    before = checksums(store.root)
-    trainer, _handler, store = build_resumable(tmp_path)
-    with pytest.raises(ValueError, match=r"holds the rounds \[100\], which this run has not made"):
-        trainer.run()
-    assert checksums(store.root) == before
-
-
-def test_every_round_fires_an_event_and_leaves_metrics(tmp_path):
-    trainer, handler, store = build(tmp_path)
-    told = []
-    trainer.add_event_handler(
-        RoundEvents.ROUND_COMPLETED, lambda e: told.append((dict(e.state.metrics), store.current, len(handler.history)))
-    )
-    trainer.run()
-    assert [(current, length) for _, current, length in told] == [(1, 1), (1, 2)]
-    for (metrics, _, _), record in zip(told, handler.history, strict=True):
-        assert metrics["round"] == record["round"]
-        assert metrics["disc_bias"] == record["bias"][0]
-        assert metrics["disc_bias_mm"] == record["bias_mm"][0]
-        assert metrics["disc_clean_dice"] == record["clean_dice"][0]
-
-
 def test_manifest_says_how_each_case_was_corrected(tmp_path):
-    trainer, handler, store = build(tmp_path, representation="logit", gamma=0.8)
+    trainer, handler, store = build(tmp_path, representation="logit", gamma=0.8, rounds=1)
     trainer.run()
     record = handler.history[0]
+    assert label_dice(store, 1) > label_dice(store, 0) + 0.1
+    assert store.record(1)["options"]["representation"] == "logit"
     for entry in store.manifest(1):
         assert entry["bias"] == record["bias"]
         assert entry["shift"] == [record["correction"]["disc"]["correction"]["shift"]]
         assert (entry["representation"], entry["gamma"]) == (["logit"], [0.8])
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "taxicab"])
-def test_labels_come_back_to_their_own_grid(tmp_path, metric):
+def test_labels_come_back_to_their_own_grid_with_the_taxicab_metric(tmp_path):
     # Relabelling sees voxels of twice the size, turned and padded: the shift is the same length all the same.
     transforms = [
         Flipd("image", 0),
@@ -665,7 +392,7 @@ def test_labels_come_back_to_their_own_grid(tmp_path, metric):
         Spacingd("image", pixdim=(1.0, 1.0), mode="bilinear"),
         BorderPadd("image", 3, mode="edge"),
     ]
-    trainer, _handler, store = build(tmp_path, rounds=1, transforms=transforms, metric=metric)
+    trainer, _handler, store = build(tmp_path, rounds=1, transforms=transforms, metric="taxicab")
     trainer.run()
     for case, source in zip(store.datalist(1), store.cases, strict=True):
         written, given = nib.load(case["label"]), nib.load(source["label"])
@@ -676,7 +403,7 @@ def test_labels_come_back_to_their_own_grid(tmp_path, metric):
 
 
 def test_evaluator_metrics_join_the_record(tmp_path):
-    trainer, handler, _ = build(tmp_path, evaluate=True)
+    trainer, handler, _ = build(tmp_path, evaluate=True, rounds=1)
     trainer.run()
     assert handler.history[0]["metrics"]["dice"] == pytest.approx(handler.history[0]["clean_dice"][0], abs=1e-6)
     assert handler.history[1]["metrics"]["dice"] > handler.history[0]["metrics"]["dice"]
@@ -685,10 +412,11 @@ def test_evaluator_metrics_join_the_record(tmp_path):
 def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, monkeypatch):
     from monai_sc.store import rounds as round_writer
 
-    whole, _, whole_store = build_resumable(tmp_path / "whole")
+    options = {"epochs": 4, "rounds": 1}
+    whole, _, whole_store = build_resumable(tmp_path / "whole", **options)
     whole.run()
 
-    trainer, _handler, store = build_resumable(tmp_path / "cut")
+    trainer, _handler, store = build_resumable(tmp_path / "cut", **options)
     write, calls = round_writer.write_label_like, []
 
     def fail_at_the_third(*args):
@@ -704,48 +432,19 @@ def test_interrupted_relabelling_leaves_nothing_and_the_run_goes_on(tmp_path, mo
     assert not list(store.root.glob(".round*"))
     monkeypatch.setattr(round_writer, "write_label_like", write)
 
-    trainer, _handler, store = build_resumable(tmp_path / "cut")
+    trainer, _handler, store = build_resumable(tmp_path / "cut", **options)
     epochs = []
     trainer.add_event_handler(Events.EPOCH_STARTED, lambda e: epochs.append(e.state.epoch))
     trainer.run()
-    assert epochs[0] == 6
+    assert epochs[0] == 4
     assert store.rounds == whole_store.rounds
     for case in store.cases:
         np.testing.assert_array_equal(store.read(case["id"], 1), whole_store.read(case["id"], 1))
 
 
-def test_finished_run_does_not_train_again(tmp_path):
-    for _ in range(2):
-        trainer, handler, store = build_resumable(tmp_path)
-        iterations = []
-        trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda e, i=iterations: i.append(1))
-        trainer.run()
-    assert not iterations
-    assert len(handler.history) == 2
-    assert store.rounds == [0, 1]
-    assert abs(trainer.network.offset.item()) < 1
-
-
-def write_foreign_rounds(store, *numbers):
-    for number in numbers:
-        with store.write_round(number, {}) as writer:
-            for case in store.cases:
-                writer.write(case["id"], store.read(case["id"], 0))
-
-
-def test_round_written_just_before_a_kill_is_made_again(tmp_path):
-    trainer, handler, store = build(tmp_path)
-    write_foreign_rounds(store, 1)
-    handler.load_state_dict(handler.state_dict())  # what a checkpoint of the first round does
-    trainer.run()
-    assert store.rounds == [0, 1]
-    assert label_dice(store, 1) > 0.97
-
-
-@pytest.mark.parametrize("epochs", [1, 3], ids=["one-epoch-rounds", "three-epoch-rounds"])
-def test_kill_between_round_and_checkpoint_is_made_good(tmp_path, epochs):
+def test_kill_between_round_and_checkpoint_is_made_good(tmp_path):
     def attach():
-        return build_resumable(tmp_path, epochs=epochs, rounds=1)
+        return build_resumable(tmp_path, epochs=1, rounds=1)
 
     trainer, handler, store = attach()
     trainer.add_event_handler(RoundEvents.ROUND_COMPLETED, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -755,89 +454,117 @@ def test_kill_between_round_and_checkpoint_is_made_good(tmp_path, epochs):
     trainer, handler, store = attach()
     trainer.run()
     assert handler.history[-1]["stop_reason"]
-    assert trainer.state.epoch == 2 * epochs
+    assert trainer.state.epoch == 2
 
 
-def test_finished_round_is_not_deleted_without_its_checkpoint(tmp_path):
-    build(tmp_path)[0].run()
-    trainer, _, store = build(tmp_path)
-    with pytest.raises(ValueError, match=r"holds the rounds \[1\], which this run has not made; load the checkpoint"):
+def interrupt(trainer, epoch):
+    trainer.add_event_handler(Events.EPOCH_STARTED(once=epoch), lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
         trainer.run()
+
+
+def test_interrupted_run_goes_on_with_what_it_began_with_and_made_only(tmp_path):
+    trainer, _, store = build_resumable(tmp_path)
+    interrupt(trainer, 8)
     assert store.rounds == [0, 1]
+    before = checksums(store.root)
+    made, given = Path(store.datalist(1)[2]["label"]), Path(store.cases[1]["label"])
+    round_1, away, copied = store.root / "round-001", tmp_path / "away", store.root / "round-100"
+    empty = nib.Nifti1Image(np.zeros((SIZE, SIZE), dtype=np.uint8), AFFINE)
+    other = r"checkpoint\.pt is the checkpoint of another run: "
 
-
-def test_store_of_another_run_is_refused(tmp_path):
-    trainer, _handler, store = build(tmp_path)
-    write_foreign_rounds(store, 1, 2)
-    with pytest.raises(
-        ValueError, match=r"holds the rounds \[1, 2\], which this run has not made; load the checkpoint"
+    for options, change, repair, message in (
+        ({"shape_weight": 0.2}, str, str, rf"{other}shape_weight must be 0\.5, with which .*, got 0\.2"),
+        ({"checks_per_round": 1}, str, str, rf"{other}checks_per_round must be 2, with which .*, got 1"),
+        ({}, lambda h: h.store.cases.reverse(), str, rf"{other}the training cases must be those with which"),
+        ({}, lambda h: h.clean_loader.dataset.data.pop(), str, rf"{other}the clean cases must be those with"),
+        (
+            {},
+            lambda h: nib.save(empty, given),
+            str,
+            r"must stay as they were .*case1_label\.nii\.gz has changed, and 0",
+        ),
+        ({}, lambda h: round_1.rename(away), lambda h: away.rename(round_1), r"has made, but \[1\] are missing"),
+        (
+            {},
+            lambda h: shutil.copytree(round_1, copied),
+            lambda h: shutil.rmtree(copied),
+            r"holds the rounds \[100\], which this run has not made",
+        ),
+        (
+            {},
+            lambda h: (made.rename(away), made.write_bytes(flipped(away))),
+            lambda h: away.replace(made),
+            r"round 1 must stay as they .*case2/disc\.nii\.gz has changed, and 0 more",
+        ),
     ):
-        trainer.run()
+        trainer, handler, _ = build_resumable(tmp_path, **options)  # which writes the given files anew
+        change(handler)
+        with pytest.raises(ValueError, match=message):
+            trainer.run()
+        repair(handler)
+        assert checksums(store.root) == before
+    trainer, handler, store = build_resumable(tmp_path)
+    trainer.run()
+    assert handler.history[-1]["stop_reason"]
 
 
-class Diverged(Offset):
-    def forward(self, x):
-        return x * float("nan") + self.offset
+def test_finished_run_does_not_train_again(tmp_path, caplog):
+    build_resumable(tmp_path)[0].run()
+    trainer, handler, store = build_resumable(tmp_path)
+    iterations = []
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda e: iterations.append(1))
+    trainer.run()
+    assert not iterations
+    assert len(handler.history) == 2
+    assert store.rounds == [0, 1]
+    assert abs(trainer.network.offset.item()) < 1
+    store.restore(0)
+    with caplog.at_level(logging.WARNING):
+        build_resumable(tmp_path)[0].run()
+    assert "The current labels are those of round 0, not of round 1, which the run has kept." in caplog.text
+    assert store.current == 0
+    store.discard(1)
+    with pytest.raises(ValueError, match=r"must hold the rounds that this run has made, but \[1\] are missing"):
+        build_resumable(tmp_path)[0].run()
 
 
-def test_diverged_network_relabels_nothing(tmp_path):
-    trainer, _handler, store = build(tmp_path, network=Diverged())
-    trainer.loss_function = lambda p, y: (p.nan_to_num() * 0).sum()
-    with pytest.raises(ValueError, match=r"must be finite, got nan or infinite values for case 'clean0'"):
-        trainer.run()
-    assert store.rounds == [0]
+def turn_images(trainer, store):
+    for case in store.cases:  # the same picture in space, its first axis stored the other way round
+        image = nib.load(case["image"])
+        turned = np.asarray(image.dataobj)[::-1].copy()
+        nib.save(nib.Nifti1Image(turned, image.affine @ np.diag([-1, 1, 1, 1])), case["image"])
 
 
-class Coarse(Offset):
-    def forward(self, x):
-        return super().forward(x)[..., ::2, ::2]
-
-
-def test_output_on_another_grid_is_refused(tmp_path):
-    trainer, _handler, _store = build(tmp_path, network=Coarse())
-    trainer.loss_function = lambda p, y: p.sum() * 0
-    with pytest.raises(ValueError, match=r"The network's output and the clean label must have the same shape"):
-        trainer.run()
-
-
-def test_empty_clean_set_is_refused(tmp_path):
-    trainer, handler, _store = build(tmp_path)
-    handler.clean_loader = DataLoader(Dataset([]))
-    with pytest.raises(ValueError, match=r"clean_loader must hold at least one case, got none\."):
-        trainer.run()
-
-
-def test_epochs_that_do_not_fill_rounds_are_refused(tmp_path):
-    trainer, _, _ = build(tmp_path)
-    trainer.state.max_epochs = 7
-    with pytest.raises(ValueError, match=r"must be a multiple of epochs_per_round \(6\), got 7\."):
-        trainer.run()
-
-
-def test_persistent_workers_are_refused(tmp_path):
-    trainer, _, _store = build(tmp_path)
+def keep_workers(trainer, store):
     trainer.data_loader = DataLoader(trainer.data_loader.dataset, num_workers=1, persistent_workers=True)
-    with pytest.raises(ValueError, match=r"must have persistent_workers=False, got True"):
-        trainer.run()
+
+
+def nothing(trainer, store):
+    pass
+
+
+LOST = [Flipd("image", 0), EnsureTyped("image", track_meta=False)]
+COPIED = [CopyItemsd("image", names="scan"), Flipd("scan", 0), ConcatItemsd("scan", name="image")]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("change", "transforms", "error", "message"),
     [
-        ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0\.0\."),
-        ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1\.5\."),
-        ({"epochs_per_round": 0}, r"epochs_per_round must be at least 1 epoch, got 0\."),
-        ({"representation": "magic"}, r"representation must be one of 'auto', 'distance', 'logit', got 'magic'\."),
-        ({"metric": "chess"}, r"metric must be one of 'euclidean', 'taxicab', got 'chess'\."),
-        ({"region": "moon"}, r"region must be one of 'boundary', 'image', got 'moon'\."),
+        (lambda t, s: setattr(t.state, "max_epochs", 7), (), ValueError, r"of epochs_per_round \(6\), got 7\."),
+        (keep_workers, (), ValueError, r"must have persistent_workers=False, got True"),
+        (turn_images, (), ValueError, r"Image and label files of case 'case0' must lie in one place, but their"),
+        (nothing, LOST, TypeError, r"relabel_loader must give images as MetaTensor, got a plain tensor"),
+        (nothing, COPIED, ValueError, r"must act on 'image' .*, but these could not be inverted: Flip\."),
     ],
-    ids=lambda v: str(v) if isinstance(v, dict) else "",
+    ids=["epochs", "workers", "orientation", "metadata", "not-inverted"],
 )
-def test_bad_option_is_refused(tmp_path, options, message):
-    cases = make_cases(tmp_path / "data", 1, 0.0)
-    options = {"epochs_per_round": 1} | options
-    with pytest.raises(ValueError, match=message):
-        handler_of(LabelStore(tmp_path / "labels", cases), clean_loader=None, relabel_loader=None, **options)
+def test_what_would_fail_at_the_end_of_a_round_is_refused_at_the_start(tmp_path, change, transforms, error, message):
+    trainer, _, store = build(tmp_path, transforms=transforms)
+    change(trainer, store)
+    with pytest.raises(error, match=message):
+        trainer.run()
+    assert (trainer.state.iteration, store.rounds) == (0, [0])
 
 
 def test_corrector_of_other_classes_is_refused(tmp_path):
@@ -854,71 +581,6 @@ def test_other_engine_is_refused(tmp_path):
         handler.attach(Engine(lambda e, b: None))
 
 
-def test_image_and_label_of_different_orientation_are_refused(tmp_path):
-    trainer, _, store = build(tmp_path)
-    for case in store.cases:  # the same picture in space, its first axis stored the other way round
-        image = nib.load(case["image"])
-        turned = np.asarray(image.dataobj)[::-1].copy()
-        nib.save(nib.Nifti1Image(turned, image.affine @ np.diag([-1, 1, 1, 1])), case["image"])
-    with pytest.raises(
-        ValueError, match=r"Image and label files of case 'case0' must lie in one place, but their corners"
-    ):
-        trainer.run()
-    assert store.rounds == [0]
-
-
-def test_lost_metadata_are_refused(tmp_path):
-    trainer, _, _ = build(tmp_path, transforms=[Flipd("image", 0), EnsureTyped("image", track_meta=False)])
-    with pytest.raises(TypeError, match=r"relabel_loader must give images as MetaTensor, got a plain tensor"):
-        trainer.run()
-
-
-def test_transform_that_cannot_be_inverted_is_refused(tmp_path):
-    other = [CopyItemsd("image", names="scan"), Flipd("scan", 0), ConcatItemsd("scan", name="image")]
-    trainer, _, _ = build(tmp_path, transforms=other)
-    with pytest.raises(ValueError, match=r"must act on 'image' .*, but these could not be inverted: Flip\."):
-        trainer.run()
-
-
-def test_training_data_keep_their_own_cases_and_keys(tmp_path):
-    trainer, _, store = build(tmp_path, epochs=4, rounds=1)
-    extra = make_cases(tmp_path / "more", 1, 0.0, "extra")
-    own = [*extra, *({**case, "weight": np.ones(3)} for case in store.datalist()[::-1][:3])]
-    trainer.data_loader.dataset.data = own
-    trainer.state.epoch_length = len(trainer.data_loader)
-    trainer.run()
-    data = trainer.data_loader.dataset.data
-    assert [case["id"] for case in data] == ["extra0", "case5", "case4", "case3"]
-    assert data[0]["label"] == extra[0]["label"]
-    assert data[1]["label"] == store.datalist(1)[5]["label"]
-    assert "weight" in data[1]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"shape_weight": 0.0}, {"shape_weight": 0.0, "representation": "distance", "shift": 2.0}],
-    ids=["with-the-given-shape", "prediction-only", "as-published"],
-)
-def test_object_that_the_network_missed_is_not_deleted(tmp_path, caplog, options):
-    trainer, handler, store = build(tmp_path, rounds=1, **options)
-    lost = store.cases[0]
-    image = nib.load(lost["image"])
-    nib.save(nib.Nifti1Image(np.full(image.shape, -50, dtype=np.float32), image.affine), lost["image"])
-    with caplog.at_level(logging.WARNING):
-        trainer.run()
-    given, corrected = store.read("case0", 0), store.read("case0", 1)
-    to_check = handler.history[0]["to_check"]
-    if "representation" not in options:  # it is moved as the labels of the other cases are
-        assert given.sum() * 0.4 < corrected.sum() < given.sum() * 0.8
-        assert not (corrected & ~given).any()
-        assert to_check == {}
-    else:
-        np.testing.assert_array_equal(corrected, given)
-        assert to_check == {"case0": {"disc": "nothing of it would be left: it stays as it was"}}
-        assert store.manifest(1)[0]["to_check"] == to_check["case0"]
-        assert "Round 1, disc: 1 cases to check, listed in the manifest." in caplog.text
-
-
 def test_failed_relabelling_is_not_taken_for_a_round(tmp_path, monkeypatch):
     trainer, handler, store = build(tmp_path)
     monkeypatch.setattr(handler, "_relabel", lambda *args: (_ for _ in ()).throw(OSError("no room")))
@@ -926,42 +588,6 @@ def test_failed_relabelling_is_not_taken_for_a_round(tmp_path, monkeypatch):
         trainer.run()
     assert handler.history == []
     assert store.rounds == [0]
-
-
-@pytest.mark.parametrize(
-    ("loader", "change", "error", "message"),
-    [
-        (
-            "relabel_loader",
-            lambda d: d.pop("id") and d,
-            KeyError,
-            r"batches of relabel_loader must hold .* 'id' is missing",
-        ),
-        (
-            "clean_loader",
-            lambda d: {"image": d["image"]},
-            KeyError,
-            r"batches of clean_loader must hold .* 'label' is miss",
-        ),
-        (
-            "relabel_loader",
-            None,
-            TypeError,
-            r"relabel_loader must be a DataLoader over a MONAI data set with a transform",
-        ),
-    ],
-    ids=["no-id", "no-clean-label", "subset"],
-)
-def test_unfit_loader_is_refused_at_the_start(tmp_path, loader, change, error, message):
-    trainer, handler, _ = build(tmp_path)
-    old = getattr(handler, loader).dataset
-    dataset = (
-        torch.utils.data.Subset(old, [0]) if change is None else Dataset(old.data, Compose([old.transform, change]))
-    )
-    setattr(handler, loader, DataLoader(dataset, batch_size=2))
-    with pytest.raises(error, match=message):
-        trainer.run()
-    assert trainer.state.iteration == 0
 
 
 @pytest.mark.parametrize("lacking", ["clean_loader", "relabel_loader"])
@@ -976,31 +602,10 @@ def test_loader_without_the_group_is_refused_at_the_start(tmp_path, lacking):
     assert trainer.state.iteration == 0
 
 
-def test_training_data_without_ids_are_refused(tmp_path):
-    trainer, _, _ = build(tmp_path)
-    trainer.data_loader.dataset.data = [{"image": "a", "label": "b"}]
-    with pytest.raises(TypeError, match=r"a list of dictionaries with 'id' and 'label', got Dataset\."):
-        trainer.run()
-
-
-def test_resume_without_this_handler_is_refused(tmp_path):
-    trainer, handler, _ = build(tmp_path)
-    ResumeHandler(tmp_path / "checkpoint.pt", {"trainer": trainer, "model": trainer.network}).attach(trainer)
-    trainer.run()
-    trainer, handler, _ = build(tmp_path / "other")
-    ResumeHandler(tmp_path / "checkpoint.pt", {"trainer": trainer, "model": trainer.network}).attach(trainer)
-    trainer.state.max_epochs = 24
-    with pytest.raises(
-        ValueError, match=r"goes on at epoch 13 .* must have finished 2 rounds, got 0: save and load this"
-    ):
-        trainer.run()
-    assert handler.history == []
-
-
 def test_early_epoch_is_used_where_later_ones_are_worse_on_the_clean_cases(tmp_path):
-    trainer, handler, store = build(tmp_path, shift=3.0, rounds=1, epochs=12, checks_per_round=6)
+    trainer, handler, store = build(tmp_path, rounds=1, epochs=6, checks_per_round=6)
 
-    @trainer.on(Events.EPOCH_STARTED(once=9))
+    @trainer.on(Events.EPOCH_STARTED(once=5))
     def spoil(engine):
         engine.network.offset.data.fill_(-1000.0)
         engine.optimizer.param_groups[0]["lr"] = 0.0
@@ -1008,7 +613,7 @@ def test_early_epoch_is_used_where_later_ones_are_worse_on_the_clean_cases(tmp_p
     handler.lr_scheduler = None
     trainer.run()
     first = handler.history[0]
-    assert first["network_epoch"] == first["correction"]["disc"]["network_epoch"] <= 8
+    assert first["network_epoch"] == first["correction"]["disc"]["network_epoch"] <= 4
     assert label_dice(store, 1) > 0.97
 
 
@@ -1040,34 +645,15 @@ def test_each_case_is_relabelled_by_a_network_that_has_not_seen_its_label(tmp_pa
 
 
 def test_run_with_folds_goes_on_after_an_interruption_within_them(tmp_path):
-    def attach():
-        trainer, handler, store = build(tmp_path, rounds=3, epochs=4, folds=2, checks_per_round=1)
-        parts = {"model": trainer.network, "optimizer": trainer.optimizer, "trainer": trainer, "correction": handler}
-        ResumeHandler(tmp_path / "checkpoint.pt", parts).attach(trainer)
-        return trainer, handler, store
-
-    trainer, handler, store = attach()
-
-    @trainer.on(Events.EPOCH_STARTED(once=10))
-    def stop(engine):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
-    trainer, handler, store = attach()
+    options = {"rounds": 3, "epochs": 4, "folds": 2, "checks_per_round": 1}
+    interrupt(build_resumable(tmp_path, **options)[0], 10)
+    trainer, handler, store = build_resumable(tmp_path, **options)
     epochs = []
     trainer.add_event_handler(Events.EPOCH_STARTED, lambda e: epochs.append(e.state.epoch))
     trainer.run()
     assert epochs[0] == 10
     assert len(handler.history) == 2
     assert label_dice(store, 1) > 0.95
-
-
-def test_folds_that_leave_no_case_are_refused(tmp_path):
-    trainer, _, store = build(tmp_path, rounds=3, epochs=4, folds=2)
-    trainer.data_loader.dataset.data = store.datalist()[:1]
-    with pytest.raises(ValueError, match=r"^folds must leave cases to train on, got 2 for"):
-        trainer.run()
 
 
 def test_collapsed_network_is_trained_again_once_and_never_relabels(tmp_path, caplog):
@@ -1099,27 +685,6 @@ def test_collapsed_network_is_trained_again_once_and_never_relabels(tmp_path, ca
     assert label_dice(store, 1) > 0.95
 
 
-class TwoChannels(Offset):
-    """Background and disc, as the logits of a softmax."""
-
-    def forward(self, x):
-        x = super().forward(x)
-        return torch.cat([torch.zeros_like(x), x], dim=1)
-
-
-def test_network_with_a_softmax_is_corrected(tmp_path):
-    trainer, handler, store = build(tmp_path, network=TwoChannels(), output="softmax", rounds=1)
-
-    def loss(logits, label):
-        logits, label = (convert_to_tensor(x, track_meta=False) for x in (logits, label))
-        return torch.nn.functional.cross_entropy(logits, label[:, 0].long()) * 40
-
-    trainer.loss_function = loss
-    trainer.run()
-    assert handler.history[0]["bias"][0] == pytest.approx(-3, abs=0.5)
-    assert label_dice(store, 1) > 0.97
-
-
 def with_offsets(cases, *offsets):
     """Give each image an own offset, so that the network lies as far off."""
     for case, offset in zip(cases, offsets, strict=True):
@@ -1127,129 +692,23 @@ def with_offsets(cases, *offsets):
         nib.save(nib.Nifti1Image(np.asarray(image.dataobj) + np.float32(offset), image.affine), case["image"])
 
 
-def run_untrained(tmp_path, offset, clean_offsets, case_offsets=(0,) * 6, **options):
-    """Correct once by a network that adds ``offset``, and is off by so much more in each case."""
-    trainer, handler, store = build(
-        tmp_path, network=Offset(offset), rounds=1, epochs=1, num_clean=len(clean_offsets), **options
-    )
-    with_offsets(handler.clean_loader.dataset.data, *clean_offsets)
-    with_offsets(store.cases, *case_offsets)
-    trainer.optimizer.param_groups[0]["lr"] = 0.0
-    trainer.run()
-    return handler.history, store
-
-
 def test_single_clean_case_with_a_large_bias_carries_the_correction(tmp_path, caplog):
+    trainer, handler, store = build(tmp_path, network=Offset(3.0), rounds=1, epochs=1, num_clean=1)
+    trainer.optimizer.param_groups[0]["lr"] = 0.0
     with caplog.at_level(logging.INFO):
-        history, store = run_untrained(tmp_path, 3.0, [0])
-    assert history[0]["sources"] == ["blend"]
+        trainer.run()
+    assert handler.history[0]["sources"] == ["blend"]
     assert label_dice(store, 1) > 0.95
-    report = history[0]["correction"]["disc"]
+    report = handler.history[0]["correction"]["disc"]
     assert report["held_out"]["after"] is None
     assert report["correction"]["note"].startswith("a single clean case carries it, whose bias is large against")
     assert "; a single clean case carries it." in caplog.text
 
 
-def test_single_clean_case_whose_bias_is_as_large_as_cases_differ_changes_nothing(tmp_path):
-    history, store = run_untrained(tmp_path, 2.0, [0], (-2, 2, -2, 2, -2, 2), shift=0.0)
-    assert history[0]["bias"][0] == pytest.approx(-2, abs=0.4)
-    assert history[0]["sources"] == ["keep"]
-    assert store.rounds == [0]
-    note = "a single clean case gives it, and it is not large against what the other cases differ by"
-    assert history[0]["correction"]["disc"]["correction"]["note"] == note
-
-
-@pytest.mark.parametrize(("offsets", "moved"), [((0, 0), True), ((3, -2), False)])
-def test_two_clean_cases_shift_a_boundary_if_the_interval_excludes_zero(tmp_path, offsets, moved):
-    history, store = run_untrained(tmp_path, 3.0, offsets)
-    assert (history[0]["bias_interval"][0][1] < 0) == moved
-    assert store.rounds == ([0, 1] if moved else [0])
-    if moved:
-        assert label_dice(store, 1) > 0.95
-
-
-def test_unbiased_network_with_errors_changes_no_labels(tmp_path):
-    history, store = run_untrained(tmp_path, 0.0, (2, -2, 1.5, -1.5), (1.5, -2, 2, -1.5, 1, -1), shift=0.0)
-    assert (history[0]["sources"], store.rounds) == (["keep"], [0])
-    assert history[0]["stop_reason"] == "no correction of any class makes labels clearly better"
-
-
-def test_trusted_voxels_keep_their_label(tmp_path):
-    trainer, _, store = build(tmp_path, rounds=1)
-    trust = np.zeros((SIZE, SIZE), dtype=np.uint8)
-    trust[: SIZE // 2] = 1
-    nib.save(nib.Nifti1Image(trust, AFFINE), tmp_path / "trust.nii.gz")
-    for case in store.cases:
-        case["trusted"] = str(tmp_path / "trust.nii.gz")
-    trainer.run()
-    for case in store.cases:
-        before, after = (store.read(case["id"], number)[0] for number in (0, 1))
-        np.testing.assert_array_equal(before[: SIZE // 2], after[: SIZE // 2])
-        assert (before[SIZE // 2 :] != after[SIZE // 2 :]).any()
-
-
-def test_boundary_moves_no_farther_than_max_shift(tmp_path):
-    trainer, _, store = build(tmp_path, rounds=1, max_shift=0.5, shape_weight=0.0)  # a voxel is half a mm
-    trainer.run()
-    assert store.record(1)["shift"] == [-1.0]
-
-
-def test_max_shift_without_the_size_of_a_voxel_is_refused(tmp_path):
-    trainer, handler, _ = build(tmp_path, rounds=1, max_shift=0.5)
-    plain = [{"id": "c", "image": distance_image(9)[None], "label": (distance_image(9) >= 0)[None]}]
-    handler.clean_loader = DataLoader(Dataset(plain), batch_size=1)
-    with pytest.raises(ValueError, match=r"^max_shift is in mm, and needs the size of a voxel, .*; give voxel_mm\.$"):
-        trainer.run()
-
-
-def test_groups_are_moved_by_their_own_bias(tmp_path):
-    trainer, handler, store = build(tmp_path, rounds=1, num_clean=8, group_key="site", shape_weight=0.0)
-    # Images of site b show the distance to a boundary that lies 2 voxels farther out than the label of its case says.
-    for data in (handler.clean_loader.dataset.data, store.cases):
-        for k, case in enumerate(data):
-            case["site"] = "ab"[k % 2]
-            if k % 2:
-                image = nib.load(case["image"])
-                moved = np.asarray(image.dataobj) + np.float32(2)
-                nib.save(nib.Nifti1Image(moved, image.affine), case["image"])
-    keep = SelectItemsd(["id", "image", "label", "site"], allow_missing_keys=True)
-    for loader in (handler.clean_loader, handler.relabel_loader):
-        loader.dataset.transform = Compose([*loader.dataset.transform.transforms[:-1], keep])
-    trainer.run()
-    shifts = handler.history[0]["correction"]["disc"]["correction"]["group_shifts"]
-    assert shifts["b"] - shifts["a"] == pytest.approx(-2, abs=0.6)
-    for entry in store.manifest(1):
-        assert entry["shift"] == [shifts["ab"[int(entry["case"][-1]) % 2]]]
-
-
-def test_ignored_voxels_of_clean_cases_do_not_count(tmp_path):
-    results = []
-    for part, ignore in (("all", False), ("half", True)):
-        trainer, handler, _ = build(tmp_path / part, rounds=0)
-        clean = []
-        for k in range(3):
-            image = distance_image(8 + k)
-            label = (image >= 0).astype(np.float32)
-            label[: SIZE // 2] = distance_image(13 + k)[: SIZE // 2] >= 0  # wrong in one half
-            unknown = np.zeros_like(label)
-            unknown[: SIZE // 2 + 1] = ignore
-            clean.append({"id": str(k), "image": image[None], "label": label[None], "ignore": unknown[None]})
-        handler.clean_loader = DataLoader(Dataset(clean), batch_size=1)
-        trainer.network.offset.data.fill_(0.0)
-        trainer.optimizer.param_groups[0]["lr"] = 0.0
-        handler.lr_scheduler = None
-        trainer.run()
-        results.append(handler.history[0]["bias"][0])
-    assert results[0] > 1
-    assert abs(results[1]) < 0.6
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output": "tanh"}, r"^output must be one of 'sigmoid', 'softmax', got 'tanh'\.$"),
-        ({"shape_weight": 2}, r"^shape_weight must be in \[0, 1\], got 2\.$"),
-        ({"max_shift": -1}, r"^max_shift must be at least 0 or None, got -1\.$"),
+        ({"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1\.5\.$"),
         ({"checks_per_round": 0}, r"^checks_per_round must be at least 1 check, got 0\.$"),
         ({"folds": 0}, r"^folds must be at least 1 fold, got 0\.$"),
     ],
@@ -1293,7 +752,6 @@ def correct_pairs(tmp_path):
     values = {"values": [1, 4]}
     store = LabelStore(tmp_path / "labels", lists["case"], class_names=["left", "right"], **values)
     label = [LoadLabeld("label", **values), SelectItemsd(["id", "image", "label"])]
-    network = Pair(3.0)
     handler = handler_of(
         store,
         clean_loader=DataLoader(Dataset(lists["clean"], Compose([load_image(), *label])), batch_size=2),
@@ -1302,15 +760,8 @@ def correct_pairs(tmp_path):
         output="softmax",
         progress=False,
     )
-    SupervisedTrainer(
-        device=torch.device("cpu"),
-        max_epochs=2,
-        train_data_loader=DataLoader(Dataset(store.datalist(), Compose([load_image(), *label])), batch_size=2),
-        network=network,
-        optimizer=torch.optim.SGD(network.parameters(), lr=0.0),
-        loss_function=lambda p, y: (convert_to_tensor(p, track_meta=False) * 0).sum(),
-        train_handlers=[handler],
-    ).run()
+    train = DataLoader(Dataset(store.datalist(), Compose([load_image(), *label])), batch_size=2)
+    trainer_of(Pair(3.0), train, handler, max_epochs=2).run()
     return store
 
 
@@ -1327,12 +778,17 @@ def test_label_maps_are_corrected_and_stay_label_maps(tmp_path):
 
 
 @pytest.mark.parametrize("progress", [False, True])
-def test_what_a_round_takes_is_printed_with_the_progress(tmp_path, capsys, progress):
+def test_what_a_round_takes_is_told_and_printed_with_the_progress(tmp_path, capsys, caplog, progress):
     trainer, handler, _ = build(tmp_path, rounds=0, epochs=1, checks_per_round=1, progress=progress)
-    trainer.run()
+    with caplog.at_level(logging.INFO):
+        trainer.run()
     out = " ".join(capsys.readouterr().out.split())
     told = r"Round 0: 1 epoch of training, the first took \d+ s; the clean cases are predicted after epoch 1\."
     assert bool(re.search(told, out)) == progress
+    assert re.search(told, caplog.text)
+    assert re.search(
+        r"Round 0, epoch 1 of 1: Dice on the clean cases, before the correction: disc 0\.\d{3}\.", caplog.text
+    )
     handler._tell(trainer, "a class [red] of a user")
     assert capsys.readouterr().out == "a class [red] of a user\n" * progress
 
@@ -1393,10 +849,3 @@ def test_network_that_collapses_in_the_last_epochs_is_not_trained_again(tmp_path
         trainer.run()
     assert "it is trained again" not in caplog.text
     assert handler.history == []
-
-
-def test_epochs_must_be_known(tmp_path):
-    trainer, handler, _ = build(tmp_path)
-    trainer.state.max_epochs = None
-    with pytest.raises(ValueError, match=r"must be a multiple of epochs_per_round \(6\), got None\."):
-        handler._start(trainer)

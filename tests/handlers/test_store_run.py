@@ -15,7 +15,6 @@ from monai.transforms import Compose, LoadImaged, SelectItemsd
 from torch.optim import lr_scheduler
 
 from monai_sc.handlers import ResumeHandler
-from monai_sc.handlers.resume import OtherRunError
 from monai_sc.handlers.store_run import StoreRun
 from monai_sc.parallel import OtherProcessError
 from monai_sc.store import LabelStore
@@ -155,15 +154,6 @@ def test_run_that_fails_gives_the_store_up(build, before, behind, error, moment)
     assert claim_elsewhere(run.store.root)
 
 
-def test_exception_handlers_that_are_attached_before_are_called(build, caplog):
-    trainer, run = build(handlers=lambda optimizer: [stats()])
-    trainer.add_event_handler(Events.EPOCH_COMPLETED(once=1), lambda: fail(RuntimeError("on fire")))
-    with pytest.raises(RuntimeError, match=r"^on fire$"):
-        trainer.run()
-    assert "Exception: on fire" in caplog.text
-    assert run.told == ["start", 1]
-
-
 def test_run_that_is_ended_without_its_last_handlers_gives_the_store_up(build):
     trainer, run = build()
     # As engine.terminate(skip_completed=True), which ignite has from 0.5.2 on.
@@ -188,30 +178,6 @@ def test_run_goes_on_at_the_training_that_is_due(build):
     trainer.state.max_epochs = 6
     trainer.run()
     assert run.told == ["start", 1, 2, 3, 4, "start", 5, 6]
-
-
-def test_state_of_another_run_is_refused(build):
-    _, run = build()
-    own = {"options": {"gamma": 1.0}, "cases": {"training": ["a", "b"], "clean": None}}
-    run._refuse_other_run(own)
-    for options, message in (
-        ({"gamma": 2.0}, r"^gamma must be 2\.0, with which the run began, got 1\.0; choose another folder"),
-        ({"gamma": 1.0, "metric": "taxicab"}, r"^metric must be 'taxicab', with which the run began, got None;"),
-    ):
-        with pytest.raises(OtherRunError, match=message):
-            run._refuse_other_run({**own, "options": options})
-    for name, ids in (("training", ["b", "a"]), ("clean", ["c"])):
-        with pytest.raises(OtherRunError, match=rf"^the {name} cases must be those with which the run began, in the"):
-            run._refuse_other_run({**own, "cases": {**own["cases"], name: ids}})
-
-
-def test_rounds_that_are_lost_are_missed(build):
-    _, run = build()
-    run._refuse_lost_rounds(0)
-    write_round(run.store, 1)
-    run._refuse_lost_rounds(1)
-    with pytest.raises(ValueError, match=r"must hold the rounds that this run has made, but \[2, 3\] are missing;"):
-        run._refuse_lost_rounds(3)
 
 
 def test_round_that_was_not_in_the_checkpoint_yet_is_made_again(build):
