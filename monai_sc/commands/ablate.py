@@ -1,4 +1,4 @@
-"""``ablate``: trainings that differ in one thing, and what that does."""
+"""``ablate``: repeat trainings with one thing changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ killed, the same command goes on. What comes of it: a table, NAME.json and NAME.
 
 
 def add_ablate(commands: Any) -> None:
-    """Add ``ablate``: trainings that differ in one thing."""
+    """Add the command."""
     parser = add_command(
         commands,
         "ablate",
@@ -95,7 +95,7 @@ def _ablate(arguments: argparse.Namespace) -> None:
     configs = [find_method(method)[1] for method in getattr(arguments, "methods", ["noisy", "sc"])]
     configs += ABLATION_CONFIGS.glob("*.json")
     with_clean = getattr(arguments, "protocol", None) == "paper"
-    bundle.check_overrides(dict(arguments.set), configs, arguments.quick, with_clean=with_clean)
+    bundle.check_overrides(dict(arguments.overrides), configs, arguments.quick, with_clean=with_clean)
     data = bundle.folder / "data" if arguments.dataset_dir is None else Path(arguments.dataset_dir)
     setup = Setup(
         bundle=bundle,
@@ -104,7 +104,7 @@ def _ablate(arguments: argparse.Namespace) -> None:
         seeds=arguments.seeds,
         noise=noise,
         quick=arguments.quick,
-        overrides=dict(arguments.set),
+        overrides=dict(arguments.overrides),
     )
     ablation = arguments.make(setup, arguments)
     rows = run_ablation(setup, ablation, jobs=arguments.jobs, progress=not arguments.quiet)

@@ -1,4 +1,4 @@
-"""``audit``: labels compared with clean ones."""
+"""``audit``: compare labels with clean ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
+from monai_sc.commands.common import (
+    add_class_names,
+    add_command,
+    add_output_options,
+    options_of,
+    print_table,
+    show,
+)
 from monai_sc.commands.report import add_report_option, report_on
 from monai_sc.wording import counted, signed
 
@@ -16,12 +23,11 @@ example:
   python -m monai_sc audit --labels labels --clean expert --out audit
 
 A case of the one folder is compared with the case of the same name in the other. Nothing is trained.
-Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
 """
 
 
 def add_audit(commands: Any) -> None:
-    """Add ``audit``: labels compared with clean ones."""
+    """Add the command."""
     parser = add_command(
         commands,
         "audit",
@@ -33,7 +39,7 @@ def add_audit(commands: Any) -> None:
     parser.add_argument("--clean", metavar="DIR", required=True, help="folder of clean labels, a few are enough")
     parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the pictures")
     parser.add_argument("--out", metavar="DIR", help="folder for audit.json, audit.png and the report, made if need be")
-    parser.add_argument("--names", metavar="NAMES", type=several(str), help="of the classes, by value: lung,heart")
+    add_class_names(parser)
     parser.add_argument("--ignore-value", metavar="V", type=float, help="value of unknown voxels")
     parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
     add_report_option(parser)
@@ -41,28 +47,13 @@ def add_audit(commands: Any) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> None:
-    from monai_sc.folders import Part, audit_folder
+    from monai_sc.folders import audit_folder
     from monai_sc.reports.audit import check_audit_folder, write_audit
 
-    sources = [arguments.labels, arguments.clean, *([] if arguments.images is None else [arguments.images])]
     if arguments.out is not None:
-        check_audit_folder(arguments.out, sources)
-    part = Part.from_environment()
-    if part.count > 1 and arguments.out is None:
-        raise ValueError("--out must be given to several processes, which exchange through it what they measure.")
-    result = audit_folder(
-        arguments.labels,
-        arguments.clean,
-        class_names=arguments.names,
-        ignore_value=arguments.ignore_value,
-        tolerance=arguments.tolerance,
-        progress=not arguments.quiet and part.index == 0,
-        part=part,
-        out=arguments.out,
-    )
-    if not result:
-        note_part(arguments, part)
-        return
+        sources = [arguments.labels, arguments.clean, arguments.images]
+        check_audit_folder(arguments.out, [source for source in sources if source is not None])
+    result = audit_folder(**options_of(audit_folder, arguments))
     page = None
     if arguments.out is not None:
         write_audit(result, arguments.labels, arguments.clean, arguments.out, images=arguments.images)
@@ -114,10 +105,8 @@ def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Pa
 def _next_command(arguments: argparse.Namespace) -> str:
     """Return the command that corrects the labels which were audited."""
     command = ["python", "-m", "monai_sc", "correct", "--labels", arguments.labels, "--clean", arguments.clean]
-    if arguments.names is not None:
-        command += ["--names", ",".join(arguments.names)]
-    if arguments.ignore_value is not None:
-        command += ["--ignore-value", f"{arguments.ignore_value:g}"]
-    if arguments.tolerance is not None:
-        command += ["--tolerance", f"{arguments.tolerance:g}"]
+    if arguments.class_names is not None:
+        command += ["--names", ",".join(arguments.class_names)]
+    for option, value in {"--ignore-value": arguments.ignore_value, "--tolerance": arguments.tolerance}.items():
+        command += [] if value is None else [option, f"{value:g}"]
     return join([*command, "--out", "corrected"])

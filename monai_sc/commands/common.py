@@ -1,4 +1,4 @@
-"""What the commands share: options that several have, how they are read, and how a result is told.
+"""Options that several commands have, how they are read, and how a result is printed.
 
 The modules of the commands import what is slow to load (PyTorch, MONAI) in the functions that run, so that help,
 completion and refusals of the command line take no seconds.
@@ -7,15 +7,13 @@ completion and refusals of the command line take no seconds.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from monai_sc.folders import Part
 
 WIDTH = 110  # of a table that is not on a terminal
 
@@ -32,15 +30,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(commands: Any, name: str, *, text: str, description: str, epilog: str) -> Parser:
-    """Add a command without options.
-
-    Args:
-        commands: what ``add_subparsers`` returned.
-        name: of the command.
-        text: for the list of commands.
-        description: for its own help, one sentence.
-        epilog: of its own help, which begins with an example; printed as it is.
-    """
+    """Add a command without options; ``text`` is for the list of commands, all else for its own help."""
     parser: Parser = commands.add_parser(
         name,
         help=text,
@@ -52,13 +42,7 @@ def add_command(commands: Any, name: str, *, text: str, description: str, epilog
 
 
 def add_output_options(parser: argparse.ArgumentParser, run: Callable[..., None], *, when_stopped: str) -> None:
-    """Add the options that every command ends with, and say what it runs.
-
-    Args:
-        parser: of the command, with all its own options.
-        run: takes the arguments.
-        when_stopped: what is there, or to be done, after Ctrl-C.
-    """
+    """Add the options that every command ends with, the function that it runs, and what Ctrl-C leaves."""
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
     output.add_argument("--quiet", action="store_true", help="print no progress and no words, only errors")
@@ -80,8 +64,20 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="the smaller setting of the bundle")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trainings at the same time (default: 1)")
     parser.add_argument(
-        "--set", metavar="ID=VALUE", type=override, action="append", default=[], help="of the configs; may be repeated"
+        "--set",
+        dest="overrides",
+        metavar="ID=VALUE",
+        type=override,
+        action="append",
+        default=[],
+        help="of the configs; may be repeated",
     )
+
+
+def add_class_names(parser: argparse.ArgumentParser) -> None:
+    """Add ``--names``."""
+    text = "of the classes, by value: lung,heart"
+    parser.add_argument("--names", dest="class_names", metavar="NAMES", type=several(str), help=text)
 
 
 def add_protocol(parser: argparse.ArgumentParser) -> None:
@@ -95,25 +91,13 @@ def add_protocol(parser: argparse.ArgumentParser) -> None:
 
 
 def show(arguments: argparse.Namespace, result: Any, tell: Callable[[], None]) -> None:
-    """Print what came of a command: as JSON, in words, or not at all.
-
-    Args:
-        arguments: of the command.
-        result: of types that JSON has, of numpy, or paths.
-        tell: prints it in words.
-    """
+    """Print the result of a command: as JSON, by ``tell`` in words, or not at all."""
     if arguments.json:
         from monai_sc.correction.state import plain
 
         print(json.dumps(plain(result, nan=False), indent=2, default=str))
     elif not arguments.quiet:
         tell()
-
-
-def note_part(arguments: argparse.Namespace, part: Part) -> None:
-    """Tell the user that the result is the matter of another process."""
-    if not arguments.quiet:
-        print(f"{part} is done; the last one to end writes the result.", file=sys.stderr)
 
 
 def print_table(table: Table) -> None:
@@ -123,15 +107,15 @@ def print_table(table: Table) -> None:
     Console(width=None if Console().is_terminal else WIDTH, markup=False, emoji=False).print(table)
 
 
-def list_of(kind: type) -> Any:
-    """Return what reads one value of a kind, or several between commas."""
+def options_of(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that are parameters of a function; ``progress`` is shown unless ``--quiet`` is given."""
+    given = {**vars(arguments), "progress": not arguments.quiet}
+    return {name: given[name] for name in inspect.signature(function).parameters if name in given}
 
-    def parse(text: str) -> Any:
-        values = [kind(part) for part in text.split(",")]
-        return values if len(values) > 1 else values[0]
 
-    parse.__name__ = f"{kind.__name__} or list of {kind.__name__}"  # which argparse names when it is none
-    return parse
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return those of ``arguments.own_options`` that were given."""
+    return {name: getattr(arguments, name) for name in arguments.own_options if getattr(arguments, name) is not None}
 
 
 def several(kind: type) -> Callable[[str], list[Any]]:
@@ -140,7 +124,18 @@ def several(kind: type) -> Callable[[str], list[Any]]:
     def parse(text: str) -> list[Any]:
         return [kind(part) for part in text.split(",")]
 
-    parse.__name__ = f"list of {kind.__name__}"  # which argparse names when it is none
+    parse.__name__ = f"list of {kind.__name__}"  # which argparse names in an error
+    return parse
+
+
+def list_of(kind: type) -> Callable[[str], Any]:
+    """Return what reads one value of a kind, or several between commas."""
+
+    def parse(text: str) -> Any:
+        values = several(kind)(text)
+        return values if len(values) > 1 else values[0]
+
+    parse.__name__ = f"{kind.__name__} or list of {kind.__name__}"
     return parse
 
 

@@ -1,4 +1,4 @@
-"""``compare``: methods against label noise, trained on the same noisy labels."""
+"""``compare``: train methods against label noise on the same noisy labels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from monai_sc.commands.common import (
     add_output_options,
     add_protocol,
     add_training_options,
+    options_of,
     print_table,
     show,
 )
@@ -32,7 +33,7 @@ log.txt; delete its folder to train it again.
 
 
 def add_compare(commands: Any) -> None:
-    """Add ``compare``: methods against label noise."""
+    """Add the command."""
     parser = add_command(
         commands,
         "compare",
@@ -44,7 +45,8 @@ def add_compare(commands: Any) -> None:
     parser.add_argument(
         "--methods", metavar="NAMES", type=_names, default=["all"], help="names or .json files, or all (default: all)"
     )
-    parser.add_argument("--noise", metavar="NAMES", type=_names, help="noises of the bundle (default: its own choice)")
+    text = "noises of the bundle (default: its own choice)"
+    parser.add_argument("--noise", dest="noises", metavar="NAMES", type=_names, help=text)
     add_protocol(parser)
     parser.add_argument(
         "--against", metavar="NAME", default="sc", help="the method that others are compared with (default: sc)"
@@ -59,20 +61,9 @@ def _names(text: str) -> list[str]:
 def _compare(arguments: argparse.Namespace) -> None:
     from monai_sc.benchmark import compare
 
-    found = compare(
-        arguments.bundle,
-        arguments.out,
-        methods=[one for name in arguments.methods for one in (METHODS if name == "all" else [name])],
-        noises=arguments.noise,
-        seeds=arguments.seeds,
-        dataset_dir=arguments.dataset_dir,
-        quick=arguments.quick,
-        protocol=arguments.protocol,
-        overrides=dict(arguments.set),
-        jobs=arguments.jobs,
-        against=arguments.against,
-        progress=not arguments.quiet,
-    )
+    arguments.methods = [one for name in arguments.methods for one in (METHODS if name == "all" else [name])]
+    arguments.overrides = dict(arguments.overrides)
+    found = compare(**options_of(compare, arguments))
     show(arguments, found, lambda: _print_comparison(found, Path(arguments.out)))
 
 

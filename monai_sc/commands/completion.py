@@ -1,4 +1,4 @@
-"""``completion``: what a shell needs to complete the command line."""
+"""``completion``: print what a shell needs to complete the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Then a new shell completes commands, options, their values and folders after mon
 
 
 def add_completion(commands: Any) -> None:
-    """Add ``completion``: what a shell needs to complete the command line."""
+    """Add the command."""
     parser = add_command(
         commands,
         "completion",

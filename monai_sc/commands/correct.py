@@ -1,4 +1,4 @@
-"""``correct``: labels corrected by a few clean labels, and by predictions if there are some."""
+"""``correct``: correct labels by a few clean labels, and by predictions if there are some."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from monai_sc.commands.common import add_command, add_output_options, note_part, print_table, several, show
+from monai_sc.commands.common import (
+    add_class_names,
+    add_command,
+    add_output_options,
+    options_of,
+    print_table,
+    show,
+)
 from monai_sc.commands.report import add_report_option, report_on
 from monai_sc.wording import counted, signed
 
@@ -18,12 +25,12 @@ example:
 Without predictions, labels are moved by the bias of the cases that have both labels; no network is needed.
 Predictions: CASE.npz of nnU-Net (--save_probabilities), or CASE.nii.gz with the channels on the last axis and --kind.
 Best are predictions of networks that have not seen the case, as cross-validation gives them.
-Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
+A run that was killed goes on when it is called again.
 """
 
 
 def add_correct(commands: Any) -> None:
-    """Add ``correct``: labels corrected by a few clean labels, and by predictions if there are some."""
+    """Add the command."""
     parser = add_command(
         commands,
         "correct",
@@ -40,7 +47,7 @@ def add_correct(commands: Any) -> None:
     parser.add_argument("--axes", metavar="AXES", help="of predictions, where labels have others: RAS, or 2,1,3")
     parser.add_argument("--regions", metavar="VALUES", help="of each channel of predictions that overlap: 1+2,1,2")
     parser.add_argument("--trusted", metavar="DIR", help="folder of masks of voxels that stay as they are")
-    parser.add_argument("--names", metavar="NAMES", type=several(str), help="of the classes, by value: lung,heart")
+    add_class_names(parser)
     parser.add_argument("--ignore-value", metavar="V", type=int, help="value of unknown voxels, which stay")
     parser.add_argument("--max-shift-mm", metavar="MM", type=float, help="no boundary moves farther")
     parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
@@ -53,40 +60,19 @@ def add_correct(commands: Any) -> None:
     parser.add_argument(
         "--shape-weight", metavar="W", type=float, default=0.5, help="of the shape of the given labels (default: 0.5)"
     )
-    parser.add_argument("--no-presence", action="store_true", help="never drop a predicted object")
+    parser.add_argument("--no-presence", dest="presence", action="store_false", help="never drop a predicted object")
     add_report_option(parser)
     add_output_options(parser, _correct, when_stopped="either no result was written, or all but the report")
 
 
 def _correct(arguments: argparse.Namespace) -> None:
     from monai_sc.files.regions import read_regions
-    from monai_sc.folders import Part, correct_folder
+    from monai_sc.folders import correct_folder
 
     if arguments.images is not None and not Path(arguments.images).is_dir():
         raise FileNotFoundError(f"{arguments.images} is no folder.")
-    part = Part.from_environment()
-    report = correct_folder(
-        arguments.labels,
-        arguments.clean,
-        arguments.out,
-        predictions=arguments.predictions,
-        kind=arguments.kind,
-        axes=arguments.axes,
-        regions=None if arguments.regions is None else read_regions(arguments.regions),
-        trusted=arguments.trusted,
-        class_names=arguments.names,
-        ignore_value=arguments.ignore_value,
-        max_shift_mm=arguments.max_shift_mm,
-        tolerance=arguments.tolerance,
-        representation=arguments.representation,
-        shape_weight=arguments.shape_weight,
-        presence=not arguments.no_presence,
-        progress=not arguments.quiet and part.index == 0,
-        part=part,
-    )
-    if not report:
-        note_part(arguments, part)
-        return
+    regions = None if arguments.regions is None else read_regions(arguments.regions)
+    report = correct_folder(**options_of(correct_folder, arguments) | {"regions": regions})
     page = report_on(arguments, done=f"The corrected labels are in {arguments.out}")
     show(arguments, report, lambda: _print_correction(report, Path(arguments.out), page))
 

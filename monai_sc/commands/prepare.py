@@ -1,11 +1,11 @@
-"""``prepare``: a downloaded data set made into the folder that its bundle reads."""
+"""``prepare``: make a downloaded data set into the folder that its bundle reads."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from monai_sc.commands.common import add_command, add_output_options, print_table, show
+from monai_sc.commands.common import add_command, add_output_options, given_options, options_of, print_table, show
 from monai_sc.names import DATA_SETS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ on when it is made again. The layouts that are understood are listed in docs/dat
 
 
 def add_prepare(commands: Any) -> None:
-    """Add ``prepare``: a downloaded data set made into the folder that its bundle reads."""
+    """Add the command."""
     parser = add_command(
         commands,
         "prepare",
@@ -77,27 +77,14 @@ def add_prepare(commands: Any) -> None:
             help="cityscapes: of the pixels of an image that counts (default: 0.01)",
         ),
     ]
-    parser.set_defaults(options=[option.dest for option in options])
+    parser.set_defaults(own_options=[option.dest for option in options])
     add_output_options(parser, _prepare, when_stopped="the same call goes on from there")
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
     from monai_sc.datasets import prepare
 
-    given = {name: getattr(arguments, name) for name in arguments.options if getattr(arguments, name) is not None}
-    done = prepare(
-        arguments.name,
-        arguments.source,
-        arguments.out,
-        size=arguments.size,
-        native=arguments.native,
-        split=arguments.split,
-        seed=arguments.seed,
-        partial=arguments.partial,
-        on_bad_case=arguments.on_bad_case,
-        progress=not arguments.quiet,
-        **given,
-    )
+    done = prepare(**options_of(prepare, arguments), **given_options(arguments))
     show(arguments, vars(done), lambda: _print(done))
 
 

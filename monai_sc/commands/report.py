@@ -1,4 +1,4 @@
-"""``report``: one page that says what was found and done."""
+"""``report``: write one page that says what was found and done."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ network and no other file; report_data.json and report_cases.csv hold the same n
 
 
 def add_report(commands: Any) -> None:
-    """Add ``report``: one page that says what was found and done."""
+    """Add the command."""
     parser = add_command(
         commands,
         "report",

@@ -1,4 +1,4 @@
-"""``restore``: the rounds of a label store, and which one is current."""
+"""``restore``: list the rounds of a label store, or go back to one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ stay as they are: --round 0 makes them current again.
 
 
 def add_restore(commands: Any) -> None:
-    """Add ``restore``: the rounds of a label store, and which one is current."""
+    """Add the command."""
     parser = add_command(
         commands,
         "restore",

@@ -1,4 +1,4 @@
-"""``simulate``: a folder of masks made noisy."""
+"""``simulate``: make a folder of masks noisy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from monai_sc.commands.common import add_command, add_output_options, list_of, note_part, print_table, several, show
+from monai_sc.commands.common import (
+    add_command,
+    add_output_options,
+    given_options,
+    list_of,
+    options_of,
+    print_table,
+    several,
+    show,
+)
 from monai_sc.wording import counted
 
 SIMULATE_EXAMPLE = """\
@@ -15,12 +24,11 @@ example:
   python -m monai_sc simulate masks noisy --preset jsrt-expand --structure lung --target-dice 0.85
 
 A run that was stopped goes on when it is called again.
-Under torchrun, in a SLURM job array or with srun, each process takes a part of the cases.
 """
 
 
 def add_simulate(commands: Any) -> None:
-    """Add ``simulate``: a folder of masks made noisy."""
+    """Add the command."""
     parser = add_command(
         commands,
         "simulate",
@@ -56,50 +64,32 @@ def add_simulate(commands: Any) -> None:
     labels.add_argument("--overlap", choices=("nearest", "priority"), help="which class gets a contested voxel")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the whole folder (default: 0)")
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default: 1)")
-    parser.set_defaults(options=[option.dest for option in options])
+    parser.set_defaults(own_options=[option.dest for option in options])
     add_output_options(parser, _simulate, when_stopped="the same call goes on from there")
 
 
 def _simulate(arguments: argparse.Namespace) -> None:
     from monai_sc.files.names import find_masks
-    from monai_sc.folders import NoiseChoice, Part, simulate_folder, summarise_simulation
-    from monai_sc.folders.simulate import MANIFEST, SimulationFolder
+    from monai_sc.folders import NoiseChoice, simulate_folder, summarise_simulation
+    from monai_sc.folders.simulate import MANIFEST, read_record
 
-    given = {name: getattr(arguments, name) for name in arguments.options if getattr(arguments, name) is not None}
-    choice = NoiseChoice(
-        given,
-        arguments.preset,
-        arguments.structure,
-        arguments.overlap,
-        arguments.target_dice,
-        arguments.target_displacement,
-    )
+    choice = NoiseChoice(given_options(arguments), **options_of(NoiseChoice, arguments))
     # before the folders are looked at, so that a wrong number is what the user is told
     choice.make(arguments.classes, **({"num_steps": 1} if choice.has_target else {}))
     out = Path(arguments.out)
-    part = Part.from_environment()
     was_complete = (out / MANIFEST).is_file()
     manifest = simulate_folder(
-        arguments.source,
-        out,
-        choice.make,
+        **options_of(simulate_folder, arguments),
+        make_noise=choice.make,
         description=choice.description(),
         calibrate=choice.calibrate if choice.has_target else None,
-        classes=arguments.classes,
-        seed=arguments.seed,
-        workers=arguments.workers,
-        progress=not arguments.quiet and part.index == 0,
-        part=part,
     )
-    if not manifest:
-        note_part(arguments, part)
-        return
     result = {
         "out": str(out.resolve()),
         "cases": len(manifest),
         "was_complete": was_complete,
         "left_out": find_masks(Path(arguments.source))[1],
-        "calibration": (SimulationFolder(out).record() or {})["calibration"],
+        "calibration": (read_record(out) or {})["calibration"],
         "classes": summarise_simulation(manifest),
     }
     show(arguments, result, lambda: _print_simulation(result))

@@ -1,4 +1,4 @@
-"""``stand-in``: a small generated data set in the layout of an official one."""
+"""``stand-in``: write a small generated data set in the layout of an official one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ To try the preparation and the bundle of a data set without its download; nothin
 
 
 def add_stand_in(commands: Any) -> None:
-    """Add ``stand-in``: a small generated data set in the layout of an official one."""
+    """Add the command."""
     parser = add_command(
         commands,
         "stand-in",

@@ -1,10 +1,11 @@
-"""Folders of labels and a few clean labels, with or without predictions: corrected labels beside the originals."""
+"""Correct a folder of labels by a few clean labels, with or without predictions of a network."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,22 +19,22 @@ from monai.config import PathLike
 from rich.progress import track
 
 from monai_sc.correction import Fitted, SpatialCorrector, compare_given
-from monai_sc.correction.label import DIFFERS, EMPTIED, Corrected
+from monai_sc.correction.label import DIFFERS, EMPTIED
 from monai_sc.files.cases import LazyCases
-from monai_sc.files.durable import naming, sha256, sync_folder, write_synced
+from monai_sc.files.durable import claim_folder, naming, release_folder, sha256, sync_folder, write_synced
 from monai_sc.files.grids import states_unit
 from monai_sc.files.names import find_masks, refuse_names
 from monai_sc.files.predictions import find_prediction
 from monai_sc.files.write import file_suffix, write_values_like
 from monai_sc.folders.audit import check_tolerance
 from monai_sc.folders.inputs import UNKNOWN, ClassLabel, CorrectionFolders
-from monai_sc.folders.parts import Exchange, Part, key_of
+from monai_sc.folders.journal import noting, read_rows
 from monai_sc.folders.words import class_notes, done_words, source_of
 from monai_sc.functional.masks import dice
 from monai_sc.wording import counted
 
 SAMPLE = 50  # labels from which the offset of the labels is learnt
-REPORT, MANIFEST = "report.json", "manifest.jsonl"
+REPORT, MANIFEST, ROWS = "report.json", "manifest.jsonl", "rows.jsonl"
 REFUSED, OTHERS = "refused", "others"  # of a row: refused shifts by class, and values of no class
 
 
@@ -55,7 +56,6 @@ def correct_folder(
     shape_weight: float = 0.5,
     presence: bool = True,
     progress: bool = True,
-    part: Part | None = None,
 ) -> dict[str, Any]:
     """Correct a folder of labels by a few clean labels, and by predictions of a network if there are some.
 
@@ -69,7 +69,7 @@ def correct_folder(
             it for its corrected one. Without predictions, only cases with both labels say something of the bias.
         out: a new or empty folder, not within the others: the corrected labels under the same names, with type, dtype
             and geometry of the label; ``report.json`` and ``manifest.jsonl``. It is there when all is done, or not at
-            all.
+            all. What a killed run has done waits in a hidden folder beside it, and the same call goes on from there.
         predictions: of a network that learnt from the labels; one file per label and per clean label, of the same name
             up to the suffix (:py:func:`monai_sc.files.predictions.load_prediction` says which): best of cases that the
             network has not seen (cross-validation), at least for the clean ones. Labels are then maps of 0
@@ -92,9 +92,6 @@ def correct_folder(
         shape_weight: the same.
         presence: the same.
         progress: show progress bars.
-        part: of several processes with the same call, which correct the labels between them; by default the only one.
-            Until the last one ends, what they have done waits in a hidden folder beside ``out``; the same call of a
-            part that failed goes on from there, whatever the number of parts.
 
     Returns:
         The report, as in ``report.json``: that of the corrector, in whose ``classes`` each has ``done`` and ``notes``,
@@ -103,7 +100,7 @@ def correct_folder(
         clean label), numbers of labels; ``unused``, clean labels that say nothing; by class ``moved`` (``"keep"``,
         ``"move"``, ``"blend"`` or ``"predict"``), ``voxels_changed`` and ``refused`` (shifts that would have left too
         little); ``to_check``, each with ``case``, ``class`` and ``reason``; ``other_values``, by value of no class in
-        how many labels it stays; and ``settings``. Empty for a part that ends before all labels are corrected.
+        how many labels it stays; and ``settings``.
 
     Raises:
         ValueError: when folders or files do not fit each other, or no case has both labels and there are no
@@ -111,16 +108,12 @@ def correct_folder(
         FileNotFoundError: when a folder or a prediction does not exist.
         OSError: naming the file that the disk cannot take.
     """
-    part = part or Part()
     check_tolerance(tolerance)
     target = Path(out)
     named = {"labels": labels, "clean": clean, "predictions": predictions, "trusted": trusted}
     sources = {name: Path(folder) for name, folder in named.items() if folder is not None}
     refuse_source_folders(target, list(sources.values()))
-    label_names = find_masks(sources["labels"])[0]
-    refuse_names(sources["labels"], label_names, (REPORT, MANIFEST))
-    if not part.own(label_names):
-        return {}  # there are more parts than labels
+    refuse_names(sources["labels"], find_masks(sources["labels"])[0], (REPORT, MANIFEST))
     _refuse_used(target)
     if kind not in (None, "logits", "probabilities"):
         raise ValueError(f"kind must be 'logits' or 'probabilities', got {kind!r}.")
@@ -161,44 +154,37 @@ def correct_folder(
         "presence": presence,
         "seed": None,  # nothing is drawn
     }
-    hidden = target.resolve().with_name(f".{target.resolve().name[:100]}.")
-    exchange = Exchange(Path(f"{hidden}{key_of(settings, folders.files())}"), part, target)
-    hidden.parent.mkdir(parents=True, exist_ok=True)
-    if exchange.is_needed:
-        return _correct_part(exchange, _Correction(corrector, folders, target, settings), progress)
-    partial = Path(tempfile.mkdtemp(prefix=hidden.name, dir=hidden.parent))
+    correction = _Correction(corrector, folders, target, settings)
+    hidden = _hidden_folder(target, settings, folders)
+    hidden.mkdir(parents=True, exist_ok=True)
+    claim_folder(hidden)
     try:
-        correction = _Correction(corrector, folders, target, settings)
-        correction.fit(progress)
-        bar = track(folders.names, "Correcting labels", disable=not progress)
-        rows = [correction.correct(name, partial, partial) for name in bar]
-        return correction.finish(rows, partial)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _correct_part(exchange: Exchange, correction: _Correction, progress: bool) -> dict[str, Any]:
-    """Correct the labels of a part, and return the report if it is the last to end."""
-    with exchange.claimed():
-        _refuse_used(correction.target)  # another part may have ended meanwhile
-        partial = exchange.folder / "labels"
+        _refuse_used(target)  # another run may have ended meanwhile
+        partial = hidden / "labels"
         partial.mkdir(exist_ok=True)
         correction.fit(progress)
-        done = exchange.rows()
-        names = correction.folders.names
-        own = [name for name in exchange.part.own(names) if name not in done]
-        with exchange.noting() as note:
-            for name in track(own, "Correcting labels", disable=not progress):
-                row = correction.correct(name, partial, exchange.scratch)
-                with naming(correction.target / name):
-                    note(row)
-        with exchange.gathered(names) as rows:
-            if not rows:
-                return {}
-            report = correction.finish(rows, partial)
-            exchange.merged()
-            return report
+        done = read_rows(hidden / ROWS)
+        left = [name for name in folders.names if name not in done]
+        with noting(hidden / ROWS) as note:
+            for name in track(left, "Correcting labels", disable=not progress):
+                done[name] = correction.correct(name, partial)
+                with naming(target / name):
+                    note(done[name])
+        report = correction.finish([done[name] for name in folders.names], partial)
+    finally:  # only a killed run leaves something
+        shutil.rmtree(hidden, ignore_errors=True)
+        release_folder(hidden)
+    return report
+
+
+def _hidden_folder(target: Path, settings: Mapping[str, Any], folders: CorrectionFolders) -> Path:
+    """Return where a call collects its results, which depends on the settings and on sizes and times of all files."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for file in folders.files():
+        status = file.stat()
+        digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    root = target.resolve()
+    return root.with_name(f".{root.name[:100]}.{digest.hexdigest()[:16]}")
 
 
 def refuse_source_folders(target: Path, sources: Sequence[Path]) -> None:
@@ -235,14 +221,7 @@ def _put_in_place(partial: Path, target: Path) -> None:
 
 @dataclass
 class _Correction:
-    """What one call does with the labels.
-
-    Attributes:
-        corrector: to be fitted.
-        folders: of the files.
-        target: the folder for the result.
-        settings: of the call.
-    """
+    """What one call does with the labels: all calls of the corrector are here."""
 
     corrector: SpatialCorrector
     folders: CorrectionFolders
@@ -288,21 +267,34 @@ class _Correction:
         """Of each class the Dice of corrected labels on held-out cases."""
         return [row["held_out"]["after"] for row in self.fitted.report()["classes"].values()]
 
-    def correct(self, name: str, partial: Path, scratch: Path) -> dict[str, Any]:
-        """Write the corrected label of a case into ``partial``, by way of a file in ``scratch``, and return its row.
+    def correct(self, name: str, partial: Path) -> dict[str, Any]:
+        """Write the corrected label of a case into the folder ``partial``, and return its row.
 
         Raises:
             OSError: naming the file, when the disk cannot take it.
         """
         folders, given = self.folders, self.folders.label(name)
+        classes = len(self.corrector.class_names)
+        trusted = folders.trust(name, given)
+        refused, to_check = [0] * classes, {}
         if name in folders.clean_names:
-            label, sources = self._clean(name, given), ["clean"] * len(self.corrector.class_names)
-            refused, to_check = [0] * len(self.corrector.class_names), {}
+            true = folders.clean_label(name, given)
+            stays = [m for m in (None if trusted is None else trusted[0], true.stays) if m is not None]
+            label = np.where(np.any(stays, axis=0), given.values, true.values) if stays else true.values
+            sources = ["clean"] * classes
         else:
-            label, result = self._corrected(name, given)
+            drawn = given.filled()
+            found, result = self.fitted.correct(
+                folders.prediction(name, given.file),
+                given=folders.as_label(drawn),
+                trusted=trusted,
+                spacing=self._spacing(given),
+            )
+            label = folders.from_label(found, drawn, self.dice)
+            label = label if given.stays is None else np.where(given.stays, given.values, label)
             refused, to_check = result.refused, result.to_check
-            sources = [self._source(k, to_check.get(k, "")) for k in range(len(self.corrector.class_names))]
-        file, staged = partial / name, scratch / f".staged{file_suffix(given.file.path)}"
+            sources = [self._source(k, to_check.get(k, "")) for k in range(classes)]
+        file, staged = partial / name, partial.parent / f".staged{file_suffix(given.file.path)}"
         with naming(self.target / name):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_values_like(folders.as_file(label, given), staged, given.file.path, name="label")
@@ -330,7 +322,6 @@ class _Correction:
         write_synced(partial / MANIFEST, "".join(json.dumps(entry) + "\n" for entry in entries))
         report = self._report(entries, rows)
         write_synced(partial / REPORT, json.dumps(report, indent=2) + "\n")
-        partial.chmod(0o755)
         _put_in_place(partial, self.target)
         return report
 
@@ -367,25 +358,6 @@ class _Correction:
             "other_values": {str(value): others[value] for value in sorted(others)},
             "settings": dict(self.settings),
         }
-
-    def _clean(self, name: str, given: ClassLabel) -> np.ndarray:
-        """Return the clean label of a case, but for the voxels that stay."""
-        true = self.folders.clean_of(name, given)
-        trusted = self.folders.trust(name, given)
-        stays = [m for m in (None if trusted is None else trusted[0], true.stays) if m is not None]
-        return np.where(np.any(stays, axis=0), given.values, true.values) if stays else true.values
-
-    def _corrected(self, name: str, given: ClassLabel) -> tuple[np.ndarray, Corrected]:
-        """Return the corrected label of a case, and what is to be checked of it."""
-        drawn = given.filled()
-        found, result = self.fitted.correct(
-            self.folders.prediction(name, given.file),
-            given=self.folders.as_label(drawn),
-            trusted=self.folders.trust(name, given),
-            spacing=self._spacing(given),
-        )
-        label = self.folders.from_label(found, drawn, self.dice)
-        return label if given.stays is None else np.where(given.stays, given.values, label), result
 
     def _spacing(self, label: ClassLabel) -> tuple[float, ...] | None:
         return label.file.spacing if self.folders.in_mm else None

@@ -1,4 +1,4 @@
-"""What the files of a correction are, and how to read them."""
+"""Read and check the files of a correction."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from monai_sc.files.axes import CHECKED, Axes, AxesCheck
 from monai_sc.files.names import find_in, find_masks, named_alike
 from monai_sc.files.predictions import find_prediction, load_prediction
 from monai_sc.files.regions import Regions, described_regions
-from monai_sc.files.values import ValueJudge
-from monai_sc.folders.audit import LabelFile, load_label, refuse_masks_apart, refuse_other_types
+from monai_sc.folders.labels import LabelFile, LabelPairs, load_label, refuse_masks_apart
 from monai_sc.functional.boundary import ROUNDING
 from monai_sc.functional.masks import filled
 
@@ -56,7 +55,7 @@ class ClassLabel:
 
 
 class CorrectionFolders:
-    """What the files of one call are, and how to read them.
+    """The files of one call, and how to read them.
 
     Args:
         labels: folder.
@@ -65,7 +64,7 @@ class CorrectionFolders:
         trusted: folder, or none.
         kind: of predictions whose files do not say it.
         ignore: value of unknown voxels.
-        judged: whether to refuse values that are those of an image, or of a label that was smoothed.
+        judged: whether to refuse values of an image, or of a label that was smoothed.
         axes: how those of predictions lie, if not as those of the labels.
         regions: what the channels of predictions mean, if they overlap; by default as nnU-Net describes it beside the
             files.
@@ -74,7 +73,7 @@ class CorrectionFolders:
         names: of the labels.
         clean_names: of the clean labels.
         pairs: of the cases that have both.
-        fitted: of the clean cases that say something: all where there are predictions, else those with both labels.
+        fitted: of the clean cases that are used: all where there are predictions, else those with both labels.
         in_mm: whether these files say how large a voxel is.
         spacings: of ``fitted``.
         values: that the labels hold beside 0, sorted.
@@ -103,30 +102,36 @@ class CorrectionFolders:
         self.predictions, self.labels, self.clean, self.trusted = predictions, labels, clean, trusted
         self.kind = kind
         self.ignore_value = ignore
-        self.judge = ValueJudge() if judged else None
         self.axes = None if axes is None else Axes(axes).text
         self.regions = None if regions is None else Regions(regions)
         self.described = None if predictions is None or regions is not None else described_regions(predictions, labels)
-        self.names = find_masks(labels)[0]
-        self.clean_names = sorted(named_alike(find_masks(clean)[0], self.names))
+        pairs = LabelPairs(labels, clean, ignore_value=ignore, judged=judged)
+        self.names, self.clean_names, self.pairs, self.judge = pairs.names, pairs.clean_names, pairs.both, pairs.judge
         if predictions is not None:
             for name in dict.fromkeys([*self.names, *self.clean_names]):
                 find_prediction(predictions, name)  # told now, not after an hour
-        refuse_other_types(self.names, self.clean_names)
         if trusted is not None:
             unknown = sorted(set(named_alike(find_masks(trusted)[0], self.names)) - set(self.names))
             if unknown:
                 raise ValueError(f"trusted must hold masks with the names of labels, got {unknown[0]}.")
-        known = set(self.clean_names)
-        self.pairs = [name for name in self.names if name in known]
         self.fitted = self.pairs if predictions is None else self.clean_names
         self.probabilities = False
         self.channels = 0
         if predictions is None:
             self._refuse_without_pairs()
-        self._read_clean()
+        sizes = []
+        for name in self.fitted:
+            true = pairs.read(name)[1] if name in self.pairs else pairs.read_clean(name)
+            sizes.append((true.in_mm, true.spacing))
+        pairs.refuse_turned(self.fitted[0])
+        pairs.refuse_masks_apart()
+        self.in_mm = all(in_mm for in_mm, _ in sizes)
+        self.spacings = [spacing if self.in_mm else None for _, spacing in sizes]
+        self._clean = pairs.true
         if predictions is None:
-            self.values = self._values_of_pairs()
+            drawn, true_values = pairs.values()
+            is_mask = len(true_values) == 1 and true_values != {1}
+            self.values = sorted(true_values if is_mask else drawn | true_values)
             # a mask of 255 has no other value, in which an edge that was smoothed may have many
             self.has_others = len(self.values) > 1 or self.values == [1]
         else:
@@ -146,11 +151,7 @@ class CorrectionFolders:
         return [str(value) for value in self.values] if self.regions is None else self.regions.names
 
     def masks(self, values: np.ndarray) -> np.ndarray:
-        """Return a boolean mask ``(classes, *spatial)`` for each class.
-
-        Args:
-            values: ``(*spatial)``, as of :py:class:`ClassLabel`.
-        """
+        """Return a boolean mask ``(classes, *spatial)`` of values as in :py:class:`ClassLabel`."""
         if self.regions is not None:
             return self.regions.masks(values)
         return np.stack([values == k + 1 for k in range(len(self.values))])
@@ -162,13 +163,7 @@ class CorrectionFolders:
         return np.where(values == UNKNOWN, UNKNOWN, self.masks(values)).astype(np.int8)
 
     def from_label(self, label: np.ndarray, given: np.ndarray, dice: Sequence[float | None]) -> np.ndarray:
-        """Return the values ``(*spatial)`` of a label that a corrector returned, which got ``given``.
-
-        Args:
-            label: of the corrector.
-            given: values.
-            dice: of each class to the truth, as far as it is known.
-        """
+        """Return the values ``(*spatial)`` of a corrected label; ``dice`` is that of each class, where it is known."""
         return label[0] if self.regions is None else self.regions.codes(label > 0, given, dice)
 
     def _refuse_without_pairs(self) -> None:
@@ -182,38 +177,6 @@ class CorrectionFolders:
                 f"got {self.names[0]} there and {self.clean_names[0]} here; let an expert draw some of the labels "
                 "again, under their names, or give predictions of all cases."
             )
-
-    def _read_clean(self) -> None:
-        """Learn what values and voxels the clean labels have, and the given ones beside them."""
-        self._drawn: dict[str, list[int]] = {}
-        self._clean: dict[str, list[int]] = {}
-        sizes = []
-        check = AxesCheck()
-        for name in self.fitted:
-            given = load_label(self.labels, name) if name in self.pairs else None
-            true = load_label(self.clean, name, given)
-            sizes.append((true.in_mm, true.spacing))
-            self._clean[name] = true.classes(self.ignore_value, self.judge)
-            if given is not None:
-                self._drawn[name] = given.classes(self.ignore_value, self.judge)
-                if not check.is_full:
-                    check.add(given.known(self.ignore_value), true.known(self.ignore_value))
-        check.refuse_turned(f"The labels of {self.clean}", f"those of {self.labels}", self.fitted[0])
-        if self.judge is not None:
-            folders = ((self.labels, self._drawn), (self.clean, self._clean))
-            refuse_masks_apart({folder / name: own for folder, found in folders for name, own in found.items()})
-        self.in_mm = all(in_mm for in_mm, _ in sizes)
-        self.spacings = [spacing if self.in_mm else None for _, spacing in sizes]
-
-    def _values_of_pairs(self) -> list[int]:
-        """Return the values that the labels of the cases with both hold, as an audit does."""
-        drawn, clean = ({value for own in found.values() for value in own} for found in (self._drawn, self._clean))
-        if not drawn & clean:
-            raise ValueError(
-                f"{self.labels} and {self.clean} must hold the same classes, got the values {sorted(drawn)} and "
-                f"{sorted(clean)} in the cases that both have."
-            )
-        return sorted(clean) if len(clean) == 1 and clean != {1} else sorted(drawn | clean)
 
     def _values_of_channels(self, predictions: Path) -> list[int]:
         """Return the values of the classes that predictions and clean labels have."""
@@ -281,17 +244,13 @@ class CorrectionFolders:
             )
         return self.kind == "probabilities"
 
-    def clean_label(self, name: str) -> ClassLabel:
-        """Return a clean label."""
-        return self._mapped(load_label(self.clean, name))
-
     def label(self, name: str) -> ClassLabel:
         """Return a given label."""
         return self._mapped(load_label(self.labels, name))
 
-    def clean_of(self, name: str, given: ClassLabel) -> ClassLabel:
-        """Return the clean label of a case that has both."""
-        return self._mapped(load_label(self.clean, name, given.file))
+    def clean_label(self, name: str, given: ClassLabel | None = None) -> ClassLabel:
+        """Return a clean label, on the grid of the given one."""
+        return self._mapped(load_label(self.clean, name, None if given is None else given.file))
 
     def _mapped(self, label: LabelFile) -> ClassLabel:
         """Return a label with its classes as 1, 2, ..., and refuse other values, unless there may be some."""
@@ -319,11 +278,7 @@ class CorrectionFolders:
         return np.where(stays, given.file.values, written)
 
     def prediction(self, name: str, like: LabelFile) -> np.ndarray | None:
-        """Return the prediction of a case, ``None`` where there are none.
-
-        Raises:
-            ValueError: when it does not fit.
-        """
+        """Return the prediction of a case, ``None`` where there are none."""
         if self.predictions is None:
             return None
         file = find_prediction(self.predictions, name)

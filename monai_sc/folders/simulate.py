@@ -10,9 +10,9 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from rich.progress import track
 from monai_sc.files.cases import LazyCases
 from monai_sc.files.durable import json_object, sha256, sync_folder, write_synced
 from monai_sc.files.names import find_masks, refuse_names, refuse_shared_folders
-from monai_sc.folders.parts import Exchange, Part
+from monai_sc.folders.journal import Row, noting, read_rows
 from monai_sc.folders.simulated_case import CaseJob, MakeNoise, SimulationError, read_case, simulate_case
 from monai_sc.store.label_store import describe
 
@@ -36,156 +36,6 @@ RECORD = "simulation.json"
 MANIFEST = "manifest.jsonl"
 PROGRESS = ".manifest.partial.jsonl"
 STAGING = ".simulation.partial"
-
-Entry = dict[str, Any]
-
-
-class SimulationFolder:
-    """The masks of a simulation under their own names, and what was done to them.
-
-    Every file is written in a hidden folder inside, flushed and renamed, then noted in a hidden manifest, which becomes
-    the manifest when the last case is done. So whatever has its final name is whole, and what is not noted is done
-    again, with the same bytes. Of several parts each stages and notes its own files, and the last to end makes the
-    manifest.
-
-    Args:
-        root: the folder, which need not exist yet.
-        part: which this process is; by default the only one.
-    """
-
-    def __init__(self, root: Path, part: Part | None = None) -> None:
-        self.root = root
-        self.part = part or Part()
-        self.exchange = Exchange(root / STAGING, self.part, root, root / PROGRESS)
-        self.staging = self.exchange.scratch
-
-    @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Keep other runs out of the folder, which is made if need be, and goes again if it stays empty.
-
-        Other parts may come in, but for a process that does everything. In the end the staging folder goes.
-
-        Raises:
-            ValueError: when another run writes into it.
-        """
-        import fcntl  # not on every system, where the rest of the package may be of use
-
-        made = not self.root.exists()
-        self.root.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.root, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(descriptor, (fcntl.LOCK_SH if self.part.count > 1 else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"Another run writes into {self.root} right now; wait for it.") from None
-            except OSError:
-                pass  # some network disks have no such locks
-            with ExitStack() as stack:
-                if self.exchange.is_needed:
-                    stack.enter_context(self.exchange.claimed())
-                else:
-                    stack.callback(shutil.rmtree, self.exchange.folder, ignore_errors=True)
-                yield
-        finally:
-            os.close(descriptor)
-            if made:
-                with suppress(OSError):
-                    self.root.rmdir()
-
-    def record(self) -> dict[str, Any] | None:
-        """Return what was asked for when the simulation began; ``None`` where none did."""
-        file = self.root / RECORD
-        return _parsed(file.read_bytes(), file) if file.is_file() else None
-
-    def begin(self, record: Mapping[str, Any]) -> None:
-        """Clear the remains of a killed run away, and write down what is asked for if that has not been done."""
-        shutil.rmtree(self.staging, ignore_errors=True)
-        self.staging.mkdir(parents=True, exist_ok=True)  # a killed run's worker may still have been writing there
-        if self.record() is None:
-            self._put(RECORD, json.dumps(record, indent=2) + "\n")
-
-    def forget(self) -> None:
-        """Delete the record and the lists of what is done, if nothing is and no other part is at work."""
-        with self.exchange.alone():
-            if self.exchange.is_only() and not self.exchange.rows():
-                for file in (self.root / RECORD, *self.exchange.logs()):
-                    file.unlink(missing_ok=True)
-
-    def refuse_foreign_files(self, names: Collection[str]) -> None:
-        """Refuse a folder that holds anything but a simulation of files of these names.
-
-        Raises:
-            ValueError: naming the first other file.
-        """
-        logs = [log.name for log in self.exchange.logs()]
-        own = {RECORD, MANIFEST, *logs, *names} if (self.root / RECORD).is_file() else set()
-        for folder, folders, files in os.walk(self.root):
-            where = Path(folder)
-            links = [name for name in folders if (where / name).is_symlink()]
-            for name in sorted([*files, *links]):
-                file = where / name
-                relative = file.relative_to(self.root)
-                if file.is_symlink() or (relative.as_posix() not in own and relative.parts[0] != STAGING):
-                    raise ValueError(
-                        f"{self.root} holds {relative}, which this simulation did not write; choose an empty or a new "
-                        "folder."
-                    )
-
-    def finished(self) -> list[Entry] | None:
-        """Return the manifest of a simulation that is complete, else ``None``."""
-        file = self.root / MANIFEST
-        return [_parsed(line, file) for line in file.read_bytes().splitlines()] if file.is_file() else None
-
-    def place(self, entry: Entry, staged: Path, note: Callable[[Entry], None]) -> None:
-        """Give a finished file its name, and note it.
-
-        Raises:
-            SimulationError: when another file has that name, or the disk cannot take it.
-        """
-        target = self.root / entry["case"]
-        try:
-            if target.exists() and sha256(target) != entry["sha256"]:
-                raise SimulationError(f"{target} is not the file that this simulation writes; move it away.")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            staged.replace(target)
-            sync_folder(target.parent)
-            note(entry)
-        except OSError as error:
-            raise SimulationError(f"{target} could not be written: {error.strerror or error}.") from error
-
-    def finish(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Write the manifest, in the order of the names, and return it.
-
-        Raises:
-            SimulationError: when a file has gone since it was noted.
-        """
-        for entry in entries:
-            if not (self.root / entry["case"]).exists():
-                raise SimulationError(f"{self.root / entry['case']} has gone; simulate again, and it is made again.")
-        lines = sorted(entries, key=lambda entry: entry["case"])
-        self._put(MANIFEST, "".join(json.dumps(line) + "\n" for line in lines))
-        self.clean()
-        self.exchange.merged()
-        return lines
-
-    def clean(self) -> None:
-        """Delete the lists that the manifest has taken the place of."""
-        for log in self.exchange.logs():
-            log.unlink(missing_ok=True)
-
-    def _put(self, name: str, text: str) -> None:
-        write_synced(self.staging / name, text)
-        (self.staging / name).replace(self.root / name)
-        sync_folder(self.root)
-
-
-def _parsed(text: bytes, file: Path) -> dict[str, Any]:
-    content = json_object(text)
-    if content is None:
-        raise ValueError(f"{file} is damaged; delete its folder and simulate again.")
-    return content
-
-
 SCHEMA = 1
 CALIBRATION_CASES = 20
 
@@ -204,7 +54,6 @@ def simulate_folder(
     seed: int = 0,
     workers: int = 1,
     progress: bool = True,
-    part: Part | None = None,
 ) -> list[dict[str, Any]]:
     """Write a noisy version of every mask in a folder into another one: same names, file types, headers and dtypes.
 
@@ -235,11 +84,9 @@ def simulate_folder(
         seed: of the whole folder, at least 0.
         workers: processes, at least 1.
         progress: show a progress bar, on the standard error.
-        part: of several processes with the same call, which draw the masks between them; by default the only one. What
-            is drawn stays so, whatever the number of parts of a later call.
 
     Returns:
-        The manifest, sorted by name; empty for a part that ends before all masks are drawn.
+        The manifest, sorted by name.
 
     Raises:
         ValueError: before anything is written, when an argument is out of range, a folder does not fit, or ``out``
@@ -282,49 +129,63 @@ def simulate_folder(
             }
         )
     )
-    part = part or Part()
-    own = part.own(names)
-    folder = SimulationFolder(root, part)
+    staging = root / STAGING
 
     def job(name: str, empty_foreground: float | None, make: MakeNoise) -> CaseJob:
-        return CaseJob(name, source / name, folder.staging, make, foreground, own_classes, empty_foreground, seed)
+        return CaseJob(name, source / name, staging, make, foreground, own_classes, empty_foreground, seed)
 
-    with folder.claimed():
-        with folder.exchange.alone():
-            record = folder.record()
-            if record is not None:
-                _refuse_other_record(record, asked, source, root)
-            folder.refuse_foreign_files(names)
-            finished = folder.finished()
-            if record is None:
-                jobs = [job(name, None, make_noise) for name in names]
-                record = {**asked, "source": str(source), "empty_foreground": None, "calibration": None}
-                if foreground is None and classes is None:
-                    record["empty_foreground"] = _first_foreground(jobs)
-                if calibrate is not None:
-                    record["calibration"] = _calibration(calibrate, jobs, seed)
-            if finished is None:
-                folder.begin(record)
-        known = folder.exchange.rows() if finished is None else {entry["case"]: entry for entry in finished}
-        done = _verified(folder, source, {name: known[name] for name in own if name in known}, finished is not None)
-        if finished is not None:
-            folder.clean()
+    with _claimed(root):
+        record = read_record(root)
+        if record is not None:
+            _refuse_other_record(record, asked, source, root)
+        _refuse_foreign_files(root, names)
+        if (root / MANIFEST).is_file():
+            lines = (root / MANIFEST).read_bytes().splitlines()
+            finished = [_parsed(line, root / MANIFEST) for line in lines]
+            _verified(root, source, finished, is_finished=True)
+            (root / PROGRESS).unlink(missing_ok=True)
             return finished
+        if record is None:
+            jobs = [job(name, None, make_noise) for name in names]
+            record = {**asked, "source": str(source), "empty_foreground": None, "calibration": None}
+            if foreground is None and classes is None:
+                record["empty_foreground"] = _first_foreground(jobs)
+            if calibrate is not None:
+                record["calibration"] = _calibration(calibrate, jobs, seed)
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True, exist_ok=True)  # a killed run's worker may still have been writing there
+        if not (root / RECORD).is_file():
+            _put(root, RECORD, json.dumps(record, indent=2) + "\n")
+        noted = read_rows(root / PROGRESS).values()
+        done = {row["case"]: row for row in _verified(root, source, noted, is_finished=False)}
         if record["calibration"] is not None:
             make_noise = partial(make_noise, num_steps=record["calibration"]["num_steps"])
-        jobs = [job(name, record["empty_foreground"], make_noise) for name in own if name not in done]
+        jobs = [job(name, record["empty_foreground"], make_noise) for name in names if name not in done]
         try:
             bar = Console(stderr=True)
-            with folder.exchange.noting() as note, closing(_run(jobs, min(workers, len(jobs)))) as results:
+            with noting(root / PROGRESS) as note, closing(_run(jobs, min(workers, len(jobs)))) as results:
                 for entry, staged in track(results, "Simulating", len(jobs), console=bar, disable=not progress):
-                    folder.place(entry, staged, note)
-                    known[entry["case"]] = entry
-            with folder.exchange.gathered(names) as entries:
-                return folder.finish(entries) if entries else []
+                    _place(root, entry, staged, note)
+                    done[entry["case"]] = entry
         except BaseException:
-            if not known:  # nothing binds the folder to these options, which may have been the mistake
-                folder.forget()
+            if not done:  # nothing binds the folder to these options, which may have been the mistake
+                (root / RECORD).unlink(missing_ok=True)
+                (root / PROGRESS).unlink(missing_ok=True)
             raise
+        manifest = [done[name] for name in names]
+        _put(root, MANIFEST, "".join(json.dumps(entry) + "\n" for entry in manifest))
+        (root / PROGRESS).unlink(missing_ok=True)
+        return manifest
+
+
+def read_record(root: Path) -> dict[str, Any] | None:
+    """Return what was asked for when the simulation of a folder began, ``None`` where none did.
+
+    Raises:
+        ValueError: when the record is damaged.
+    """
+    file = root / RECORD
+    return _parsed(file.read_bytes(), file) if file.is_file() else None
 
 
 def summarise_simulation(manifest: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -351,18 +212,91 @@ def summarise_simulation(manifest: Sequence[Mapping[str, Any]]) -> list[dict[str
     ]
 
 
+@contextmanager
+def _claimed(root: Path) -> Iterator[None]:
+    """Make the folder and keep other runs out of it; in the end the staging folder goes, and the folder if empty."""
+    import fcntl  # not on every system, where the rest of the package may be of use
+
+    made = not root.exists()
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"Another run writes into {root} right now; wait for it.") from None
+        except OSError:
+            pass  # some network disks have no such locks
+        try:
+            yield
+        finally:
+            shutil.rmtree(root / STAGING, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+        if made:
+            with suppress(OSError):
+                root.rmdir()
+
+
+def _put(root: Path, name: str, text: str) -> None:
+    write_synced(root / STAGING / name, text)
+    (root / STAGING / name).replace(root / name)
+    sync_folder(root)
+
+
+def _place(root: Path, entry: Row, staged: Path, note: Callable[[Row], None]) -> None:
+    """Give a finished file its name, and note it.
+
+    Raises:
+        SimulationError: when another file has that name, or the disk cannot take it.
+    """
+    target = root / entry["case"]
+    try:
+        if target.exists() and sha256(target) != entry["sha256"]:
+            raise SimulationError(f"{target} is not the file that this simulation writes; move it away.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged.replace(target)
+        sync_folder(target.parent)
+        note(entry)
+    except OSError as error:
+        raise SimulationError(f"{target} could not be written: {error.strerror or error}.") from error
+
+
+def _parsed(text: bytes, file: Path) -> dict[str, Any]:
+    content = json_object(text)
+    if content is None:
+        raise ValueError(f"{file} is damaged; delete its folder and simulate again.")
+    return content
+
+
+def _refuse_foreign_files(root: Path, names: Collection[str]) -> None:
+    """Refuse a folder that holds anything but a simulation of files of these names."""
+    own = {RECORD, MANIFEST, PROGRESS, *names} if (root / RECORD).is_file() else set()
+    for folder, folders, files in os.walk(root):
+        where = Path(folder)
+        links = [name for name in folders if (where / name).is_symlink()]
+        for name in sorted([*files, *links]):
+            file = where / name
+            relative = file.relative_to(root)
+            if file.is_symlink() or (relative.as_posix() not in own and relative.parts[0] != STAGING):
+                raise ValueError(
+                    f"{root} holds {relative}, which this simulation did not write; choose an empty or a new folder."
+                )
+
+
 def _refuse_other_record(record: Mapping[str, Any], asked: Mapping[str, Any], source: Path, root: Path) -> None:
     for key, value in asked.items():
-        if key in ("cases", "names_sha256") and record.get(key) != value:
+        if record.get(key) == value:
+            continue
+        if key in ("cases", "names_sha256"):
             raise ValueError(
                 f"{source} holds other masks than when {root} was begun ({record.get('cases')} then, "
                 f"{asked['cases']} now); choose another folder for the noisy ones."
             )
-        if record.get(key) != value:
-            name, old, new = _difference(key, record.get(key), value)
-            raise ValueError(
-                f"{root} holds a simulation with {name} {old!r}, but {new!r} was asked for; choose another folder."
-            )
+        name, old, new = _difference(key, record.get(key), value)
+        raise ValueError(
+            f"{root} holds a simulation with {name} {old!r}, but {new!r} was asked for; choose another folder."
+        )
 
 
 def _difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:
@@ -373,24 +307,22 @@ def _difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:
     return name, old, new
 
 
-def _verified(
-    folder: SimulationFolder, source: Path, entries: Mapping[str, Mapping[str, Any]], is_finished: bool
-) -> list[str]:
-    """Return which entries are done, after a check that neither the masks nor the noisy files are others by now."""
+def _verified(root: Path, source: Path, entries: Iterable[Row], *, is_finished: bool) -> list[Row]:
+    """Return the entries that are done, after a check that neither the masks nor the noisy files have changed."""
     done = []
-    for name, entry in entries.items():
+    for entry in entries:
+        name = entry["case"]
         if sha256(source / name) != entry["source_sha256"]:
             raise ValueError(
-                f"{source / name} has changed since {folder.root} was made from it; choose another folder for the "
-                "noisy masks."
+                f"{source / name} has changed since {root} was made from it; choose another folder for the noisy masks."
             )
-        file = folder.root / name
+        file = root / name
         if not is_finished and not file.exists():
             continue  # it is made again
         if not file.exists() or sha256(file) != entry["sha256"]:
             state = "has changed since it was written" if file.exists() else "is missing"
-            raise ValueError(f"{file} {state}; choose another folder, or delete {folder.root} to simulate again.")
-        done.append(name)
+            raise ValueError(f"{file} {state}; choose another folder, or delete {root} to simulate again.")
+        done.append(entry)
     return done
 
 
@@ -415,8 +347,8 @@ def _calibration(calibrate: Calibrate, jobs: Sequence[CaseJob], seed: int) -> di
     return {**found, "sample": [job.name for job in sample]}
 
 
-def _run(jobs: Sequence[CaseJob], workers: int) -> Generator[tuple[dict[str, Any], Path], None, None]:
-    """Simulate as many cases at once as there are workers, so that memory and Ctrl-C wait for no more than these."""
+def _run(jobs: Sequence[CaseJob], workers: int) -> Generator[tuple[Row, Path], None, None]:
+    """Simulate cases in some processes, and yield each result as it comes."""
     if workers <= 1:
         yield from map(simulate_case, jobs)
         return
@@ -424,17 +356,14 @@ def _run(jobs: Sequence[CaseJob], workers: int) -> Generator[tuple[dict[str, Any
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     context.set_forkserver_preload([__name__])
-    running: set[Future[tuple[dict[str, Any], Path]]] = set()
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
         try:
-            for job in jobs:
-                if len(running) == workers:
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    yield from (future.result() for future in done)
-                running.add(pool.submit(simulate_case, job))
-            yield from (future.result() for future in as_completed(running))
+            for future in as_completed([pool.submit(simulate_case, job) for job in jobs]):
+                yield future.result()
         except BrokenProcessPool as error:
             raise SimulationError("A process ended, perhaps for lack of memory; use fewer workers.") from error
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C or an error, only what has begun is waited for
 
 
 def _start_worker() -> None:

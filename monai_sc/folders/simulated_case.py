@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.data import MetaTensor, PILReader
-from monai.transforms import LoadImage, Randomizable
-from PIL import Image
+from monai.data import MetaTensor
+from monai.transforms import Randomizable
 
 from monai_sc.files.durable import sha256
-from monai_sc.files.grids import in_mm, mm_per_unit
-from monai_sc.files.read import LAYERS, has_layers, is_picture_tiff, reason_of, why_turned
 from monai_sc.files.values import MAX_CLASSES, values_in, why_no_label
-from monai_sc.files.write import PICTURES, file_suffix, write_values_like
+from monai_sc.files.write import file_suffix, write_values_like
+from monai_sc.folders.labels import load_values
 from monai_sc.functional import boundary_displacement, case_seed
 from monai_sc.functional.masks import dice
 from monai_sc.transforms.distance import voxel_size
@@ -87,55 +84,6 @@ class CaseLabel:
         """Return a copy of the label; without geometry it has no affine, so that noise in mm is refused."""
         copy = torch.from_numpy(self.label.copy())
         return copy if self.affine is None else MetaTensor(copy, affine=torch.as_tensor(self.affine))
-
-
-def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the values of a label file ``(*spatial)``, and its affine; ``None`` for a picture, which has no geometry.
-
-    Raises:
-        ValueError: when the file cannot be read, viewers turn it, or it holds more than one channel.
-    """
-    if turned := why_turned(path):
-        raise ValueError(turned)
-    if has_layers(path):
-        raise ValueError(LAYERS)
-    try:
-        pictures = PILReader(converter=_whole)
-        reader = pictures if is_picture_tiff(path) or pictures.verify_suffix(path) else None
-        load = LoadImage(image_only=True, ensure_channel_first=True, dtype=None)
-        if path.name.lower().endswith(".gz"):
-            _check_gzip(path)
-        try:
-            image: Any = load(path, reader)
-        except ValueError:  # torch has no arrays in the byte order of other machines
-            load.dtype = np.float64
-            image = load(path, reader)
-    except Exception as error:  # each of MONAI's readers has its own
-        raise ValueError(f"it cannot be read: {reason_of(error)[:300]}") from error
-    if len(image) != 1:
-        raise ValueError(f"it must hold one channel, got {len(image)}")
-    if not image.numel():
-        raise ValueError("it holds no voxel")
-    values = image.numpy()[0]
-    values = values.astype(np.uint8) if values.dtype == bool else values
-    return values, None if file_suffix(path) in PICTURES else in_mm(np.asarray(image.affine), mm_per_unit(path))
-
-
-def _whole(picture: Image.Image) -> Image.Image:
-    """Return a picture with its pixels, or close its file, which MONAI 1.6 leaves open where it is truncated."""
-    try:
-        picture.load()
-    except BaseException:
-        picture.close()
-        raise
-    return picture
-
-
-def _check_gzip(path: Path) -> None:
-    """Read a file to its end, where the checksum is, which nibabel does not read."""
-    with gzip.open(path) as file:
-        while file.read(1 << 20):
-            pass
 
 
 def label_of(values: np.ndarray, job: CaseJob) -> tuple[np.ndarray, list[float], bool]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from monai.config import PathLike
 
 from monai_sc.correction.state import plain
 from monai_sc.files.durable import naming, partial_of, write_synced
-from monai_sc.folders.audit import EXCHANGE, load_label
 from monai_sc.folders.correct import refuse_source_folders
+from monai_sc.folders.labels import load_label
 from monai_sc.reports.figures import BOUNDARY_COLOURS, draw_boundaries, shown_name
 from monai_sc.reports.page import REPORT_FILES
 from monai_sc.reports.page.folder import AUDIT
@@ -41,10 +40,7 @@ def check_audit_folder(out: PathLike, sources: Sequence[PathLike]) -> None:
     folder = Path(out)
     if folder.exists() and (
         not folder.is_dir()
-        or any(
-            file.name not in (*RESULTS, *REPORT_FILES) and not _is_partial(file) and not _is_exchange(file)
-            for file in folder.iterdir()
-        )
+        or any(file.name not in (*RESULTS, *REPORT_FILES) and not _is_partial(file) for file in folder.iterdir())
     ):
         raise ValueError(f"out must be a folder for audits only, new or that of an earlier one, got {out}.")
 
@@ -59,8 +55,7 @@ def write_audit(
 ) -> None:
     """Write ``audit.json`` and ``audit.png`` into the folder ``out``: both or, where something fails, none of them.
 
-    ``audit.json`` holds ``labels``, ``clean`` and ``images`` too: the absolute paths of the folders. What the parts of
-    an audit have left there for each other goes.
+    ``audit.json`` holds ``labels``, ``clean`` and ``images`` too: the absolute paths of the folders.
 
     Args:
         result: of :py:func:`monai_sc.folders.audit_folder`, called with ``labels`` and ``clean``.
@@ -73,7 +68,6 @@ def write_audit(
     sources = {"labels": labels, "clean": clean, "images": images}
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    # With the process in the name: two parts may both find that all is done.
     partial = [folder / f".{os.getpid()}-{name}" for name in RESULTS]
     try:
         folders = {name: None if path is None else str(Path(path).resolve()) for name, path in sources.items()}
@@ -85,13 +79,7 @@ def write_audit(
             file.unlink(missing_ok=True)
         raise
     for file, name in zip(partial, RESULTS, strict=True):
-        try:
-            file.replace(folder / name)
-        except FileNotFoundError:  # another part has written the same, and cleared up
-            if not (folder / name).is_file():
-                raise
-    for file in filter(_is_exchange, folder.iterdir()):
-        shutil.rmtree(file, ignore_errors=True)
+        file.replace(folder / name)
     for file in filter(_is_partial, folder.iterdir()):  # of an audit that was killed
         file.unlink(missing_ok=True)
 
@@ -100,10 +88,6 @@ def _is_partial(file: Path) -> bool:
     if file.name in [partial_of(file.with_name(name)).name for name in REPORT_FILES]:
         return True
     return re.fullmatch(rf"\.\d+-({'|'.join(map(re.escape, RESULTS))})", file.name) is not None
-
-
-def _is_exchange(file: Path) -> bool:
-    return file.name.startswith(EXCHANGE) and file.is_dir()
 
 
 def plot_audit(

@@ -29,7 +29,7 @@ from monai_sc.datasets import prepared_cases
 from monai_sc.datasets.layout import SPLITS, SourceCase
 from monai_sc.datasets.prepare import draw_splits
 from monai_sc.files.cases import check_list, check_name
-from monai_sc.folders import NoiseChoice, Part
+from monai_sc.folders import NoiseChoice
 from monai_sc.functional import NOISE_PRESETS, markov_label_noise, merge_masks, signed_distance, split_label_map
 from monai_sc.transforms import SignedDistanced
 from tests.functional.test_distance import slow_euclidean, slow_taxicab
@@ -164,16 +164,6 @@ def test_config_is_taken_or_refused_in_one_sentence(config, metadata, name):
             result_or_sentence(lambda: bundle.check_noises([name]))
         result_or_sentence(lambda: find_method(f"{folder}/configs/train.json"))
         result_or_sentence(lambda: find_method(name))
-
-
-VARIABLES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "ENVIRONMENT")
-ARRAY = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT", "STEP"))
-
-
-@given(st.dictionaries(st.sampled_from(VARIABLES + ARRAY), st.one_of(st.integers(-1, 4).map(str), TEXTS)))
-def test_part_is_told_by_the_environment_or_refused_in_one_sentence(environ):
-    part = result_or_sentence(lambda: Part.from_environment(environ))
-    assert isinstance(part, Exception) or 0 <= part.index < part.count
 
 
 SOURCES = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([None, None, *SPLITS])), max_size=12)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from monai_sc.files.durable import sha256
-from monai_sc.folders.audit import LabelFile, load_label
 from monai_sc.folders.correct import MANIFEST, REPORT
+from monai_sc.folders.labels import LabelFile, load_label
 from monai_sc.folders.words import file_notes, folder_notes, headline
 from monai_sc.reports.page.contents import (
     Contents,
