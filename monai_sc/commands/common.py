@@ -31,13 +31,8 @@ class Parser(argparse.ArgumentParser):
 
 def add_command(commands: Any, name: str, *, text: str, description: str, epilog: str) -> Parser:
     """Add a command without options; ``text`` is for the list of commands, all else for its own help."""
-    parser: Parser = commands.add_parser(
-        name,
-        help=text,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser: Parser = commands.add_parser(name, help=text, description=description, epilog=epilog, formatter_class=form)
     return parser
 
 
@@ -63,15 +58,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", metavar="N", type=seeds, default=[0], help="how many, or which: 0,3,5 (default: 1)")
     parser.add_argument("--quick", action="store_true", help="the smaller setting of the bundle")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trainings at the same time (default: 1)")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        metavar="ID=VALUE",
-        type=override,
-        action="append",
-        default=[],
-        help="of the configs; may be repeated",
-    )
+    override = parser.add_argument("--set", metavar="ID=VALUE", type=_override, action="append", default=[])
+    override.dest, override.help = "overrides", "of the configs; may be repeated"
 
 
 def add_class_names(parser: argparse.ArgumentParser) -> None:
@@ -82,12 +70,8 @@ def add_class_names(parser: argparse.ArgumentParser) -> None:
 
 def add_protocol(parser: argparse.ArgumentParser) -> None:
     """Add ``--protocol``, of commands that compare methods."""
-    parser.add_argument(
-        "--protocol",
-        choices=("paper", "plain"),
-        default="paper",
-        help="paper: the other methods learn from the clean cases too; plain: they do not see them (default: paper)",
-    )
+    text = "paper: the other methods learn from the clean cases too; plain: they do not see them (default: paper)"
+    parser.add_argument("--protocol", choices=("paper", "plain"), default="paper", help=text)
 
 
 def show(arguments: argparse.Namespace, result: Any, tell: Callable[[], None]) -> None:
@@ -150,7 +134,7 @@ def seeds(text: str) -> list[int]:
     return list(dict.fromkeys(numbers)) if "," in text else list(range(numbers[0]))
 
 
-def override(text: str) -> tuple[str, str]:
+def _override(text: str) -> tuple[str, str]:
     """Read the value that an id of a config is to have."""
     name, sign, value = text.partition("=")
     if not (name and sign):

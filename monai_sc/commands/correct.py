@@ -51,15 +51,10 @@ def add_correct(commands: Any) -> None:
     parser.add_argument("--ignore-value", metavar="V", type=int, help="value of unknown voxels, which stay")
     parser.add_argument("--max-shift-mm", metavar="MM", type=float, help="no boundary moves farther")
     parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
-    parser.add_argument(
-        "--representation",
-        choices=("auto", "distance", "logit"),
-        default="auto",
-        help="of the correction of predictions (default: auto)",
-    )
-    parser.add_argument(
-        "--shape-weight", metavar="W", type=float, default=0.5, help="of the shape of the given labels (default: 0.5)"
-    )
+    text, choices = "of the correction of predictions (default: auto)", ("auto", "distance", "logit")
+    parser.add_argument("--representation", choices=choices, default="auto", help=text)
+    text = "of the shape of the given labels (default: 0.5)"
+    parser.add_argument("--shape-weight", metavar="W", type=float, default=0.5, help=text)
     parser.add_argument("--no-presence", dest="presence", action="store_false", help="never drop a predicted object")
     add_report_option(parser)
     add_output_options(parser, _correct, when_stopped="either no result was written, or all but the report")

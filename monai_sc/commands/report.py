@@ -30,9 +30,8 @@ def add_report(commands: Any) -> None:
         epilog=EXAMPLE,
     )
     parser.add_argument("folder", metavar="RUN", help="folder of the run, the correction or the audit")
-    parser.add_argument(
-        "--images", metavar="DIR", help="images of the names of the labels, where RUN does not know them"
-    )
+    text = "images of the names of the labels, where RUN does not know them"
+    parser.add_argument("--images", metavar="DIR", help=text)
     parser.add_argument("--out", metavar="DIR", help="folder for the page (default: RUN)")
     add_output_options(parser, _report, when_stopped="the page may not be there, and RUN is as it was")
 
@@ -43,17 +42,11 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
 
 
 def report_on(arguments: argparse.Namespace, *, done: str) -> Path | None:
-    """Write the report of what a command with ``--out`` and ``--images`` has just written there.
+    """Return the path of the report of what a command has just written into ``--out``, ``None`` with ``--no-report``.
 
     Args:
         arguments: of the command.
         done: what is there even if the report fails, a clause for the error.
-
-    Returns:
-        The path of the page, or None with ``--no-report``.
-
-    Raises:
-        RuntimeError: when the report cannot be written.
     """
     if arguments.no_report:
         return None

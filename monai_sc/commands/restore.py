@@ -75,13 +75,17 @@ def _print_rounds(result: dict[str, Any]) -> None:
     table = Table("round", "current", "labels", "cases", "bias before it, in voxels", "voxels changed")
     for row in result["rounds"]:
         corrected = f"made noisy ({row['noise']})" if row["noise"] else "corrected" if row["round"] else "as given"
+        changes = None
+        if row["voxels_changed"] is not None:  # and which part of the structure that is
+            pairs = zip(row["voxels_changed"], row["changed"], strict=True)
+            changes = [f"{number} ({100 * part:.1f} %)" for number, part in pairs]
         table.add_row(
             str(row["round"]),
             "yes" if row["current"] else "",
             corrected,
             str(row["cases"]),
             _by_class(names, None if row["bias"] is None else [_signed(value) for value in row["bias"]]),
-            _by_class(names, _changes(row)),
+            _by_class(names, changes),
         )
     print_table(table)
     print(f"The current labels of {result['store']} are those of round {result['current']}.")
@@ -89,14 +93,6 @@ def _print_rounds(result: dict[str, Any]) -> None:
 
 def _signed(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:+.2f}"
-
-
-def _changes(row: dict[str, Any]) -> list[str] | None:
-    """Return by class how many voxels changed, and which part of the structure that is."""
-    if row["voxels_changed"] is None:
-        return None
-    pairs = zip(row["voxels_changed"], row["changed"], strict=True)
-    return [f"{number} ({100 * part:.1f} %)" for number, part in pairs]
 
 
 def _by_class(names: list[str], told: list[str] | None) -> str:

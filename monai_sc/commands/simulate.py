@@ -56,9 +56,8 @@ def add_simulate(commands: Any) -> None:
     noise.add_argument("--preset", metavar="NAME", help="the noise of a paper or data set; options above go before it")
     noise.add_argument("--structure", metavar="NAME", help="of a preset that has several, such as lung")
     noise.add_argument("--target-dice", metavar="D", type=float, help="look for the steps with this mean Dice")
-    noise.add_argument(
-        "--target-displacement", metavar="X", type=float, help="or this mean, negative to expand, in the unit"
-    )
+    text = "or this mean, negative to expand, in the unit"
+    noise.add_argument("--target-displacement", metavar="X", type=float, help=text)
     labels = parser.add_argument_group("label maps")
     labels.add_argument("--classes", metavar="C", type=several(int), help="1,2,3; others stay (default: all in a file)")
     labels.add_argument("--overlap", choices=("nearest", "priority"), help="which class gets a contested voxel")

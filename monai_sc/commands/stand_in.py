@@ -29,14 +29,8 @@ def add_stand_in(commands: Any) -> None:
     )
     parser.add_argument("name", metavar="NAME", choices=DATA_SETS, help=", ".join(DATA_SETS))
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
-    parser.add_argument(
-        "--cases",
-        metavar="N",
-        type=int,
-        nargs=3,
-        default=(4, 2, 2),
-        help="numbers of training, clean and test cases (default: 4 2 2)",
-    )
+    text = "numbers of training, clean and test cases (default: 4 2 2)"
+    parser.add_argument("--cases", metavar="N", type=int, nargs=3, default=(4, 2, 2), help=text)
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the images (default: 0)")
     add_output_options(parser, _stand_in, when_stopped="delete what was written")
 
@@ -53,8 +47,5 @@ def _stand_in(arguments: argparse.Namespace) -> None:
     num_cases = dict(zip(SPLITS, arguments.cases, strict=True))
     STAND_INS[arguments.name](out, num_cases=num_cases, seed=arguments.seed)
     result = {"name": arguments.name, "out": str(out.resolve()), "counts": num_cases}
-    show(arguments, result, lambda: _print(result))
-
-
-def _print(result: dict[str, Any]) -> None:
-    print(f"A generated stand-in for {result['name']} in {result['out']}; python -m monai_sc prepare comes next.")
+    told = f"A generated stand-in for {result['name']} in {result['out']}; python -m monai_sc prepare comes next."
+    show(arguments, result, lambda: print(told))

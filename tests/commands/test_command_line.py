@@ -1,7 +1,6 @@
-"""Every command as a user calls it: a process of its own, whose outputs and exit status are looked at.
+"""Every command as a user calls it: its outputs and its exit status.
 
-One does its work in a new Python; the others, and those that read files and then refuse, are forked. That they import
-what they need is told by ``tests/test_package.py``.
+One does its work in a new Python, others are forked. ``tests/test_package.py`` tests the imports.
 """
 
 import argparse
@@ -22,6 +21,7 @@ from rich.table import Table
 from monai_sc.__main__ import main
 from monai_sc.commands.common import print_table
 from monai_sc.datasets.stand_ins import STAND_INS
+from tests.contents import contents
 from tests.forked import run_forked
 
 ROOT = Path(__file__).parents[2]
@@ -108,22 +108,21 @@ def forked(folder, *arguments):
     return run_forked(["-m", "monai_sc", *arguments], cwd=folder)
 
 
-@pytest.mark.parametrize("command", WRONG)
-def test_help_has_an_example(tmp_path, command):
-    done = call(tmp_path, command, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: python -m monai_sc {command} [-h] ")
-    assert "\nexample:\n" in done.stdout
-    assert "--debug" in done.stdout or command == "ablate"  # whose kinds have the options
-    if command not in ("ablate", "completion"):
-        assert re.search(r"^output:\n  --json .*\n  --quiet .*\n  --debug ", done.stdout, re.MULTILINE)
+KINDS = ["noise-level", "validation-size", "confidence", "holes"]
 
 
-@pytest.mark.parametrize("kind", ["noise-level", "validation-size", "confidence", "holes"])
-def test_help_of_an_ablation_has_an_example(tmp_path, kind):
-    done = call(tmp_path, "ablate", kind, "--help")
-    assert f"\nexample:\n  python -m monai_sc ablate {kind} --bundle bundles/phantom" in done.stdout
-    assert re.search(r"^output:\n  --json .*\n  --quiet .*\n  --debug ", done.stdout, re.MULTILINE)
+@pytest.mark.parametrize(
+    "words", [*([command] for command in WRONG), *(["ablate", kind] for kind in KINDS)], ids=" ".join
+)
+def test_help_has_an_example(capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    told, noted = capsys.readouterr()
+    assert (ended.value.code, noted) == (0, "")
+    assert told.startswith(f"usage: python -m monai_sc {' '.join(words)} [-h] ")
+    assert "\nexample:\n" in told
+    if words not in (["ablate"], ["completion"]):  # the kinds have the options of the first
+        assert re.search(r"^output:\n  --json .*\n  --quiet .*\n  --debug ", told, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -168,40 +167,39 @@ def test_quiet_commands_print_nothing_at_all(workplace):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-PARSED = [(command, *call) for command, calls in WRONG.items() for call in calls[:2]]
-FILES = [(command, *calls[2]) for command, calls in WRONG.items()]
+CALLS = [
+    pytest.param(command, *one, id=f"{command} {' '.join(one[0])}"[:60]) for command in WRONG for one in WRONG[command]
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments", "message"), [pytest.param(*c, id=f"{c[0]} {' '.join(c[1])}"[:60]) for c in PARSED + FILES]
-)
-def test_wrong_use_is_one_sentence(tmp_path, request, command, arguments, message):
-    reads = (command, arguments, message) in FILES
-    folder = request.getfixturevalue("workplace") if reads else tmp_path
-    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    arguments = command, *arguments
-    done = (forked if reads else call)(folder, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"Error: {message}")
-    assert done.stderr.endswith(".\n")
-    assert done.stderr.count("\n") == 1
-    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+@pytest.mark.parametrize(("command", "arguments", "message"), CALLS)
+def test_wrong_use_is_one_sentence(tmp_path, monkeypatch, capsys, request, command, arguments, message):
+    reads_files = (arguments, message) in WRONG[command][2:]
+    folder = request.getfixturevalue("workplace") if reads_files else tmp_path
+    monkeypatch.chdir(folder)
+    before = contents(folder)
+    assert main([command, *arguments]) == 2
+    told, noted = capsys.readouterr()
+    assert told == ""
+    assert noted.startswith(f"Error: {message}")
+    assert noted.endswith(".\n")
+    assert noted.count("\n") == 1
+    assert contents(folder) == before
 
 
-@pytest.mark.parametrize("command", WRONG)
-def test_debug_shows_where_an_error_came_from(tmp_path, command):
-    arguments, message = WRONG[command][0]
-    done = call(tmp_path, command, *arguments, "--debug")
-    assert done.returncode == 2
-    assert done.stderr.startswith("Traceback (most recent call last):\n")
-    assert f"\nError: {message}" in done.stderr
+def test_debug_shows_where_an_error_came_from(capsys):
+    assert main(["audit", *WRONG["audit"][0][0], "--debug"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback (most recent call last):\n")
+    assert f"\nError: {WRONG['audit'][0][1]}" in told
 
 
-def test_help_lists_every_command_and_exit_status(tmp_path):
-    done = call(tmp_path, "--help")
-    assert done.returncode == 0
+def test_help_lists_every_command_and_exit_status(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    told = capsys.readouterr().out
     for name in [*WRONG, "0 ", "1 ", "2 ", "130 "]:
-        assert re.search(rf"^ +{name}", done.stdout, re.MULTILINE), name
+        assert re.search(rf"^ +{name}", told, re.MULTILINE), name
 
 
 @pytest.mark.parametrize(
@@ -209,14 +207,12 @@ def test_help_lists_every_command_and_exit_status(tmp_path):
     [
         ([], "The following arguments are required: COMMAND; see python -m monai_sc --help."),
         (["correkt"], "Argument COMMAND: invalid choice: 'correkt'"),
-        (["--verbose"], "The following arguments are required: COMMAND; see "),
     ],
-    ids=["none", "unknown", "option"],
+    ids=["none", "unknown"],
 )
-def test_call_without_a_command_is_refused(tmp_path, arguments, message):
-    done = call(tmp_path, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"Error: {message}")
+def test_call_without_a_command_is_refused(capsys, arguments, message):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"Error: {message}")
 
 
 def test_help_loads_neither_pytorch_nor_monai(tmp_path):
@@ -234,16 +230,12 @@ sys.exit(" ".join({"torch", "monai", "numpy", "scipy", "matplotlib"} & set(sys.m
     assert done.stderr.strip() == ""
 
 
-def test_script_is_the_module(tmp_path):
+def test_script_is_the_module(monkeypatch, capsys):
     assert '[project.scripts]\nmonai-sc = "monai_sc.__main__:main"\n' in (ROOT / "pyproject.toml").read_text()
-    code = "import sys; sys.argv[0] = '/bin/monai-sc'; from monai_sc.__main__ import main; sys.exit(main())"
-    done = call(tmp_path, "restore", "--help", code=code)
-    assert done.stdout.startswith("usage: monai-sc restore [-h] ")
-    done = call(tmp_path, "restore", code=code)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "Error: The following arguments are required: STORE; see monai-sc restore --help.\n",
-    )
+    monkeypatch.setattr(sys, "argv", ["/bin/monai-sc", "restore"])
+    assert main() == 2
+    told = "Error: The following arguments are required: STORE; see monai-sc restore --help.\n"
+    assert capsys.readouterr().err == told
 
 
 def test_page_names_every_command():

@@ -53,12 +53,6 @@ def test_result_as_json(isic, tmp_path, capsys):
     assert len(told["missing"]) == 3
 
 
-def test_quiet_run_prints_nothing(isic, capsys):
-    assert run(*isic, "--quiet") == 0
-    output = capsys.readouterr()
-    assert (output.out, output.err.strip()) == ("", "")
-
-
 OPTIONS = [
     (
         "brats2020",
@@ -119,11 +113,6 @@ def test_incomplete_source_and_absent_source_are_refused(isic, tmp_path, capsys)
     assert "pass partial (--partial) to prepare what is there." in told
     assert run("prepare", "isic2017", "--source", tmp_path / "absent", "--out", tmp_path / "out") == 2
     assert "Error: source must be the folder of the data set, got" in capsys.readouterr().err
-
-
-def test_unknown_name_is_refused(tmp_path, capsys):
-    assert run("prepare", "coco", "--source", tmp_path, "--out", tmp_path / "out") == 2
-    assert "Error: Argument NAME: invalid choice: 'coco'" in capsys.readouterr().err
 
 
 def test_bad_file_fails_or_is_left_out(tmp_path, capsys):
