@@ -192,7 +192,7 @@ def refuse_source_folders(target: Path, sources: Sequence[Path]) -> None:
 
     Raises:
         ValueError: when it is, or does.
-        FileNotFoundError: when one of ``sources`` is no folder.
+        FileNotFoundError: when one of ``sources`` is not a folder.
     """
     root = target.resolve()
     for source in sources:

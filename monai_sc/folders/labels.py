@@ -38,7 +38,9 @@ def load_values(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
         reader = pictures if is_picture_tiff(path) or pictures.verify_suffix(path) else None
         load = LoadImage(image_only=True, ensure_channel_first=True, dtype=None)
         if path.name.lower().endswith(".gz"):
-            _check_gzip(path)
+            with gzip.open(path) as file:  # to its end, where the checksum is, which nibabel does not read
+                while file.read(1 << 20):
+                    pass
         try:
             image: Any = load(path, reader)
         except ValueError:  # torch has no arrays in the byte order of other machines
@@ -63,13 +65,6 @@ def _whole(picture: Image.Image) -> Image.Image:
         picture.close()
         raise
     return picture
-
-
-def _check_gzip(path: Path) -> None:
-    """Read a file to its end, where the checksum is, which nibabel does not read."""
-    with gzip.open(path) as file:
-        while file.read(1 << 20):
-            pass
 
 
 class LabelFile:
@@ -103,14 +98,10 @@ class LabelFile:
         self.spacing = (1.0,) * self.values.ndim if self.affine is None else voxel_size(self.affine, self.values.ndim)
 
     def classes(self, ignore_value: float | None, judge: ValueJudge | None = None) -> list[int]:
-        """Return the values of the classes it holds.
-
-        Args:
-            ignore_value: that of unknown voxels.
-            judge: refuses values that are those of an image, or of a label that was smoothed.
+        """Return the values of its classes.
 
         Raises:
-            ValueError: when a value is not a whole number, or negative, there are too many, or they are refused.
+            ValueError: when a value is not a whole number, or negative, there are too many, or ``judge`` refuses them.
         """
         distinct = values_in(self.values, MAX_CLASSES + 2)
         found = [v for v in distinct if v not in (0, ignore_value)]
@@ -127,11 +118,9 @@ class LabelFile:
         return [round(float(v)) for v in found]
 
     def masks(self, classes: Sequence[int | Sequence[int]], ignore_value: float | None = None) -> np.ndarray:
-        """Return a boolean mask ``(classes, *spatial)`` for each class; an unknown voxel is like the nearest other.
+        """Return a boolean mask ``(classes, *spatial)`` of each class, which has one value or several.
 
-        Args:
-            classes: of each its value, or its values.
-            ignore_value: of unknown voxels.
+        An unknown voxel is like the nearest other one.
         """
         ignored = self.ignored(ignore_value)
         values = self.values if ignored is None else filled(self.values, ignored)
@@ -151,11 +140,7 @@ class LabelFile:
 
 
 def load_label(folder: Path, name: str, like: LabelFile | None = None) -> LabelFile:
-    """Return a label of a folder, on the grid of another one.
-
-    Raises:
-        ValueError: when it cannot be read, or lies on another grid.
-    """
+    """Return a label of a folder; refuse it where it is not on the grid of another one."""
     label = LabelFile(find_in(folder, name))
     if like is not None:
         check_same_grid(label.grid, like.grid)
@@ -245,14 +230,7 @@ class LabelPairs:
 
 
 def refuse_masks_apart(found: Mapping[Path, Sequence[int]]) -> None:
-    """Refuse masks of 0 and 1 beside such of 0 and 255: these are no two classes.
-
-    Args:
-        found: the values of the classes in each file.
-
-    Raises:
-        ValueError: naming one of each kind.
-    """
+    """Refuse masks of 0 and 1 beside masks of 0 and 255, given the values of the classes in each file."""
     apart = masks_apart(found)
     if apart is not None:
         one, other = apart

@@ -25,6 +25,7 @@ from monai_sc.transforms.distance import voxel_size
 MakeNoise = Callable[..., Randomizable]
 """Makes the noise transform: called with the list of classes of a label map, or with ``None`` for a binary mask."""
 
+MEASURES = ("dice", "displacement_voxels", "displacement_mm", "voxels_changed")
 TOLERANCE = 1e-3  # as in LoadLabel, for files whose scale makes a 1 read 0.99999997
 
 
@@ -38,12 +39,12 @@ class CaseJob:
 
     Attributes:
         name: of the file, relative to both folders, with slashes.
-        source: the clean mask, which is only read.
+        source: the clean mask.
         staging: the folder for the finished file, until it gets its place.
         make_noise: called with the classes of this case.
         foreground: the only value beside 0 that the file may hold; ``None`` takes what it holds.
         classes: of every file; ``None`` is a class for each value of this file.
-        empty_foreground: the foreground of a file that holds 0 only; ``None`` leaves such a file as it is.
+        empty_foreground: the foreground of a file that holds 0 only; ``None`` leaves it as it is.
         seed: of the data set.
     """
 
@@ -170,6 +171,9 @@ def _simulate_case(job: CaseJob) -> tuple[dict[str, Any], Path]:
     exact = np.issubdtype(reloaded.dtype, np.integer)
     if reloaded.shape != written.shape or not np.allclose(reloaded, written, rtol=0, atol=0 if exact else TOLERANCE):
         raise ValueError("its type of file does not give back the values that were written into it")
+    spacing = clean.spacing
+    labels = [int(c) for c in classes] if is_map else [1] * len(classes)
+    compared = [_differences(label[0] == value, noisy[0] == value, spacing) for value in labels]
     entry: dict[str, Any] = {
         "case": job.name,
         "source_sha256": sha256(job.source),
@@ -177,11 +181,8 @@ def _simulate_case(job: CaseJob) -> tuple[dict[str, Any], Path]:
         "seed": seed,
         "label_map": is_map,
         "classes": [round(c) if abs(c - round(c)) < TOLERANCE else c for c in classes],
+        **{key: [result[key] for result in compared] for key in MEASURES},
     }
-    labels = [int(c) for c in classes] if is_map else [1] * len(classes)
-    compared = [_differences(label[0] == value, noisy[0] == value, clean.spacing) for value in labels]
-    for key in ("dice", "displacement_voxels", "displacement_mm", "voxels_changed"):
-        entry[key] = [result[key] for result in compared]
     return entry, staged
 
 
@@ -192,7 +193,7 @@ def _differences(clean: np.ndarray, noisy: np.ndarray, spacing: Sequence[float] 
     """
     changed = int(np.count_nonzero(clean != noisy))
     if not (clean.any() or noisy.any()):
-        return {"dice": None, "displacement_voxels": None, "displacement_mm": None, "voxels_changed": changed}
+        return dict(zip(MEASURES, (None, None, None, changed), strict=True))
     pair = noisy[None], clean[None]
     voxels = float(boundary_displacement(*pair)[0])
     if spacing is None:
@@ -201,12 +202,8 @@ def _differences(clean: np.ndarray, noisy: np.ndarray, spacing: Sequence[float] 
         mm = voxels * spacing[0]
     else:
         mm = float(boundary_displacement(*pair, spacing=spacing)[0])
-    return {
-        "dice": round(float(dice(*pair)[0]), 6),
-        "displacement_voxels": None if np.isnan(voxels) else round(voxels, 6),
-        "displacement_mm": None if np.isnan(mm) else round(mm, 6),
-        "voxels_changed": changed,
-    }
+    moved = (None if np.isnan(value) else round(value, 6) for value in (voxels, mm))
+    return dict(zip(MEASURES, (round(float(dice(*pair)[0]), 6), *moved, changed), strict=True))
 
 
 def _unfit(job: CaseJob, error: Exception) -> SimulationError:

@@ -1,4 +1,4 @@
-"""What is said of a corrected folder, on the console and on its page alike."""
+"""Sentences on a corrected folder, for the console and for its page."""
 
 from __future__ import annotations
 
@@ -6,18 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monai_sc.wording import class_called, counted, signed
-
-__all__ = [
-    "bias_sentence",
-    "class_notes",
-    "dice_words",
-    "done_words",
-    "existence_words",
-    "file_notes",
-    "folder_notes",
-    "headline",
-    "source_of",
-]
 
 Row = Mapping[str, Any]
 
@@ -38,13 +26,7 @@ def dice_words(value: float) -> str:
 
 
 def done_words(row: Row, unit: str, num_pairs: int) -> str:
-    """Return what was done to the labels of a class, and by which rule; a sentence without a stop.
-
-    Args:
-        row: of the class, from a corrector's report.
-        unit: of its distances.
-        num_pairs: cases that have both labels.
-    """
+    """Return what was done to the labels of a class of a report, and by which rule; a sentence without a stop."""
     source = source_of(row)
     if source == "keep":
         return f"labels stay: {_why_kept(row, num_pairs)}"
@@ -134,10 +116,7 @@ def folder_notes(report: Mapping[str, Any]) -> list[str]:
 
 
 def file_notes(result: Mapping[str, Any]) -> list[str]:
-    """Return the sentences on what files do not say, of the result of an audit or of a correction.
-
-    They are on a unit that is not stated, and on clean labels without a label of the same name.
-    """
+    """Return the sentences on a unit that is not stated, and on clean labels without a label of the same name."""
     notes = []
     if result["unit"] == "mm" and not result.get("unit_stated", True):
         notes.append("Some files state no unit of length; theirs is taken for mm.")
@@ -149,12 +128,7 @@ def file_notes(result: Mapping[str, Any]) -> list[str]:
 
 
 def bias_sentence(found: Sequence[tuple[str, str, float | None]], *, of: str = "labels") -> str:
-    """Return the sentence that says which classes are biased, and which way.
-
-    Args:
-        found: name, verdict and bias of each class.
-        of: what the bias is of, ``"labels"`` or ``"network"``.
-    """
+    """Return which classes are biased, and which way; ``found`` has name, verdict and bias of each."""
     biased = [(name, bias) for name, verdict, bias in found if verdict == "biased"]
     if biased:
         words = ", ".join(
@@ -172,12 +146,7 @@ def bias_sentence(found: Sequence[tuple[str, str, float | None]], *, of: str = "
 
 
 def headline(report: Mapping[str, Any], *, listed: str) -> str:
-    """Return the verdict on a corrected folder in a few sentences.
-
-    Args:
-        report: of :py:func:`~monai_sc.folders.correct_folder`.
-        listed: where the cases to check are: ``"below"``.
-    """
+    """Return the verdict on a corrected folder; ``listed`` says where the cases to check are, such as ``"below"``."""
     rows = report["classes"]
     of = next(row["bias_of"] for row in rows.values())
     told = [bias_sentence([(name, row["verdict"], row["bias"]) for name, row in rows.items()], of=of)]

@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from monai_sc import reports
 from monai_sc.__main__ import main
+from monai_sc.reports import page
 
 CALLS = {
     "audit": ["audit", "--labels=labels", "--clean=clean", "--out=out", "--images=labels"],
@@ -24,9 +24,9 @@ def here(workplace, monkeypatch):
 def test_a_command_ends_with_its_report(here, capsys, command):
     assert main(CALLS[command]) == 0
     assert capsys.readouterr().out.endswith(f"Report: {here / 'out' / 'report.html'}\n")
-    page = (here / "out" / "report.html").read_text(encoding="utf-8")
+    before = (here / "out" / "report.html").read_text(encoding="utf-8")
     assert main(["report", "out"]) == 0
-    assert (here / "out" / "report.html").read_text(encoding="utf-8") == page
+    assert (here / "out" / "report.html").read_text(encoding="utf-8") == before
     assert {file.name for file in (here / "out").iterdir()} >= FILES
 
 
@@ -38,13 +38,12 @@ def test_output_is_json_alone_without_a_report(here, capsys, command):
     assert not {file.name for file in (here / "out").iterdir()} & FILES
 
 
-@pytest.mark.parametrize("kind", [OSError, RuntimeError])
 @pytest.mark.parametrize("command", CALLS)
-def test_a_report_that_fails_leaves_the_result(here, capsys, monkeypatch, command, kind):
+def test_a_report_that_fails_leaves_the_result(here, capsys, monkeypatch, command):
     def full(*_, **__):
-        raise kind(f"{os.path.join('out', 'report.html')} could not be written: No space left on device.")
+        raise OSError(f"{os.path.join('out', 'report.html')} could not be written: No space left on device.")
 
-    monkeypatch.setattr(reports, "write_page", full)
+    monkeypatch.setattr(page, "write_page", full)
     assert main([*CALLS[command], "--quiet"]) == 1
     what = {"audit": "The results are in out", "correct": "The corrected labels are in out"}[command]
     assert capsys.readouterr().err == (
