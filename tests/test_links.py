@@ -10,7 +10,7 @@ from monai_sc.datasets import phantom_cases
 from monai_sc.folders import audit_folder, correct_folder, simulate_folder
 from monai_sc.handlers import ResumeHandler
 from monai_sc.reports import write_audit, write_reference
-from monai_sc.store import LabelStore
+from monai_sc.store import LabelStore, export_folder, export_monai_label
 from monai_sc.transforms import RandTranslateLabel
 
 ORIGINAL = b"drawn by an expert"
@@ -68,9 +68,9 @@ def test_folders_that_are_links_are_not_taken(tmp_path, link):
     link(tmp_path / "first")
     (tmp_path / "out").symlink_to(tmp_path / "originals")
     store = LabelStore(tmp_path / "store", cases)
-    for export in (store.export, store.export_monai_label):
+    for export in (export_folder, export_monai_label):
         with pytest.raises(ValueError, match=r"^out must be a new or an empty folder"):
-            export(tmp_path / "out")
+            export(store, tmp_path / "out")
     (tmp_path / "labels").mkdir()
     for case in cases:
         (tmp_path / "labels" / f"{case['id']}.nii.gz").symlink_to(case["label"][0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,7 +14,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 LOCK = ".lock"
-_locks: dict[tuple[int, Path], FileLock] = {}  # by process: a child finds those of its parent, which are not its own
+
+# By process too: a child process finds the locks of its parent here, but they are not its own.
+_locks: dict[tuple[int, Path], FileLock] = {}
 
 
 @contextmanager
@@ -118,21 +121,28 @@ def sha256(path: Path) -> str:
 def claim_folder(folder: Path) -> None:
     """Keep other processes from claiming a folder, until this one releases it as often as it claimed it, or ends.
 
+    Where a disk or a system has no locks, nothing is locked.
+
     Raises:
         ValueError: when another process has claimed it.
         OSError: when the folder cannot be written to.
     """
-    lock = _locks.setdefault((os.getpid(), folder.resolve()), FileLock(folder / LOCK, thread_local=False))
+    key = os.getpid(), folder.resolve()
+    lock = _locks.setdefault(key, FileLock(folder.resolve() / LOCK, thread_local=False))
     with naming(folder / LOCK):
-        folder.stat()  # a lock would make it
         try:
             lock.acquire(timeout=0)
         except Timeout:
             raise ValueError(f"Another process writes into {folder} right now; wait for it, or stop it.") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
 
 
 def release_folder(folder: Path) -> None:
     """Take back one claim of this process; without one, nothing happens."""
-    lock = _locks.get((os.getpid(), folder.resolve()))
-    if lock is not None:
-        lock.release()
+    key = os.getpid(), folder.resolve()
+    if key in _locks:
+        _locks[key].release()
+        if not _locks[key].is_locked:
+            del _locks[key]

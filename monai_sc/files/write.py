@@ -7,6 +7,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ WRITABLE = NIFTI + PICTURES + VOLUMES
 ONE_FILE = tuple(suffix for suffix in WRITABLE if suffix not in (".nhdr", ".mhd", ".hdr", ".img"))
 """Those of them that hold header and voxels in one file."""
 
-
+HEADER = 2**20  # bytes of a file in which the fields of its header are looked for
 DOUBLE = (".nii.gz", ".seg.nrrd")
 
 
@@ -150,6 +151,9 @@ def write_map_like(values: np.ndarray, path: Path, source: Path, class_names: Se
         like = itk.array_view_from_image(image)
         _name_segments(image, class_names)
         _write_by_itk(np.ascontiguousarray(values.T.reshape(like.shape)), path, image)
+        units = re.search(rb"^space units:[^\r\n]*\n", source.read_bytes()[:HEADER], re.MULTILINE)
+        if suffix == ".nrrd" and units is not None:  # which ITK does not keep
+            path.write_bytes(path.read_bytes().replace(b"\n\n", b"\n" + units.group() + b"\n", 1))
     sync_file(path)
 
 
@@ -182,6 +186,9 @@ def _write_by_itk(stored: np.ndarray, path: Path, like: Any) -> None:
         itk.imwrite(copy, os.fspath(path), compression=True)
     except RuntimeError as error:  # such as of a full disk; it begins with a place in ITK's own code
         raise OSError(" ".join(str(error).split()).split("): ", 1)[-1].rstrip(".")) from error
+    if file_suffix(path) not in ONE_FILE:
+        for file in path.parent.glob(f"{escape(path.stem)}.*"):  # the voxels
+            sync_file(file)
 
 
 def _with_text_header(stored: np.ndarray, source: Path) -> bytes | None:

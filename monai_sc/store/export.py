@@ -10,32 +10,29 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from monai.config import PathLike
 
-from monai_sc.files.cases import Case, files_of
+from monai_sc.files.cases import Case, file_keys, files_of
 from monai_sc.files.durable import naming, replace_synced, sync_file, sync_folder, write_synced
 from monai_sc.files.read import read_image
-from monai_sc.files.write import PICTURES, file_suffix, name_suffix, write_map_like
-
-if TYPE_CHECKING:
-    from monai_sc.store.label_store import LabelStore
+from monai_sc.files.write import ONE_FILE, PICTURES, file_suffix, name_suffix, write_map_like, write_values_like
+from monai_sc.store.label_store import LabelStore
 
 
 @contextmanager
-def new_folder(store: LabelStore, out: Path) -> Iterator[Path]:
-    """Give a hidden folder beside ``out`` to write into, which takes its name at the end, or is gone after an error.
+def new_folder(store: LabelStore, target: Path) -> Iterator[Path]:
+    """Give a hidden folder beside ``target`` to write into, which takes its name at the end, or is gone after an error.
 
     Raises:
-        ValueError: when ``out`` is no new or empty folder, or lies in the store.
+        ValueError: when ``target`` is not a new or empty folder, or lies in the store.
         OSError: when it cannot be written.
     """
-    target = out.resolve()
     is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if is_taken or target.is_relative_to(store.root.resolve()):
-        raise ValueError(f"out must be a new or an empty folder outside of {store.root}, got {out}.")
+        raise ValueError(f"out must be a new or an empty folder outside of {store.root}, got {target}.")
     with naming(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
@@ -60,7 +57,7 @@ def export_folder(store: LabelStore, out: PathLike, number: int | None = None) -
     """Copy the labels of a round into a plain folder: ``ID.nii.gz``, in a folder for each class if there are more.
 
     Args:
-        store: whose labels are exported.
+        store: of the labels.
         out: a new or empty folder; it is there whole, or not at all.
         number: of the round, by default the current one.
 
@@ -68,12 +65,12 @@ def export_folder(store: LabelStore, out: PathLike, number: int | None = None) -
         The folder.
 
     Raises:
-        ValueError: when there is no such round, or ``out`` is no new or empty folder.
+        ValueError: when there is no such round, or ``out`` is not a new or empty folder.
         OSError: when it cannot be written; nothing is left.
     """
-    number, out = store.chosen(number), Path(out)
-    target = out.resolve()
-    with new_folder(store, out) as partial:
+    number = store.chosen(number)
+    target = Path(out).resolve()
+    with new_folder(store, target) as partial:
         for case in store.cases:
             files = store.label_files(number, case)
             for k, file in enumerate(files):
@@ -81,7 +78,10 @@ def export_folder(store: LabelStore, out: PathLike, number: int | None = None) -
                 folder.mkdir(exist_ok=True)
                 copy = folder / f"{case['id']}{name_suffix(file)}"
                 with naming(target / copy.relative_to(partial)):
-                    copy_file(file, copy)
+                    if file_suffix(file) in ONE_FILE:
+                        copy_file(file, copy)
+                    else:  # a header names the file of its voxels, which a copy of it would look for
+                        write_values_like(read_image(file, f"Label file {file}").numpy()[0], copy, file)
     return target
 
 
@@ -89,23 +89,21 @@ def export_datalist(store: LabelStore, file: PathLike, number: int | None = None
     """Write the cases with the labels of a round as a data list of MONAI, for ``load_decathlon_datalist``.
 
     Args:
-        store: whose labels are exported.
+        store: of the labels.
         file: a new JSON file; its list is ``training``, its paths are absolute.
         number: of the round, by default the current one.
 
     Raises:
         ValueError: when there is no such round, the file exists, or a case holds what JSON cannot.
     """
-    number, file = store.chosen(number), Path(file)
+    file = Path(file)
     if file.exists():
         raise ValueError(f"file must be a new file, got {file}, which exists.")
-    cases = []
-    for case in store.datalist(number):
-        for key in ("image", "label", "clean_label", "reference_label", "trusted"):
-            if case.get(key) is not None:
-                paths = [str(path.resolve()) for path in files_of(case, key)]
-                case[key] = paths[0] if isinstance(case[key], (str, os.PathLike)) else paths
-        cases.append(case)
+    cases = store.datalist(number)
+    for case in cases:
+        for key in file_keys(case):
+            paths = [str(path.resolve()) for path in files_of(case, key)]
+            case[key] = paths[0] if isinstance(case[key], (str, os.PathLike)) else paths
     try:
         text = json.dumps({"training": cases}, indent=1)
     except TypeError as error:
@@ -134,7 +132,7 @@ def export_nnunet(
     that lie within others (in all cases) become regions of nnU-Net, the outer ones first.
 
     Args:
-        store: whose labels are exported.
+        store: of the labels.
         out: a new or empty folder whose name nnU-Net understands, such as ``nnUNet_raw/Dataset101_Lung``; it is
             there whole, or not at all.
         number: of the round, by default the current one.
@@ -146,14 +144,14 @@ def export_nnunet(
         The folder, with ``imagesTr/ID_0000.EXT``, ``labelsTr/ID.EXT`` and ``dataset.json``.
 
     Raises:
-        ValueError: when there is no such round, ``out`` is no such folder, the images have other channels,
-            nnU-Net cannot read the files (images and labels must be of one type), a class has a name that it
-            reserves, or classes overlap and are not nested.
-        TypeError: when ``channel_names`` is no list.
+        ValueError: when there is no such round, ``out`` is not such a folder, the images have other channels, nnU-Net
+            cannot read the files (images and labels must be of one type), a class has a name that it reserves, or
+            classes overlap and are not nested.
+        TypeError: when ``channel_names`` is not a list.
         OSError: when it cannot be written; nothing is left.
     """
-    number, out = store.chosen(number), Path(out)
-    target = out.resolve()
+    number = store.chosen(number)
+    target = Path(out).resolve()
     if not re.fullmatch(r"Dataset\d{3}_.+", target.name):
         raise ValueError(f"out must be a folder with a name of nnU-Net, such as Dataset101_Lung, got {out}.")
     reserved = [name for name in store.class_names if name in NNUNET_RESERVED]
@@ -161,7 +159,7 @@ def export_nnunet(
         raise ValueError(f"class_names must not hold {reserved[0]!r}, which nnU-Net reserves.")
     _check_channels(store, channel_names)
     suffix = _nnunet_type(store)
-    with new_folder(store, out) as partial:
+    with new_folder(store, target) as partial:
         inside = _nesting(store, number)
         order = _outer_first(inside)
         for folder in ("imagesTr", "labelsTr"):
@@ -192,11 +190,11 @@ def export_nnunet(
 def export_monai_label(store: LabelStore, out: PathLike, number: int | None = None) -> Path:
     """Write images and the labels of a round as a folder of studies for the server of MONAI Label.
 
-    The label of a case becomes one map, 0 for the background and 1, 2, ... for the classes in their order, which
-    must be those that the app of MONAI Label has. Images are copied, for MONAI Label can delete them.
+    The label of a case becomes one map, 0 for the background and 1, 2, ... for the classes in their order, which must
+    be those that the app of MONAI Label has. Images are copied, for MONAI Label can delete them.
 
     Args:
-        store: whose labels are exported.
+        store: of the labels.
         out: a new or empty folder, for ``monailabel start_server --studies``; it is there whole, or not at all.
         number: of the round, by default the current one.
 
@@ -204,18 +202,18 @@ def export_monai_label(store: LabelStore, out: PathLike, number: int | None = No
         The folder, with the images ``ID.EXT`` and the labels ``labels/final/ID.EXT``.
 
     Raises:
-        ValueError: when there is no such round, ``out`` is no new or empty folder, MONAI Label does not look for
+        ValueError: when there is no such round, ``out`` is not a new or empty folder, MONAI Label does not look for
             files of their type, a case has several image files, or classes overlap.
         OSError: when it cannot be written; nothing is left.
     """
-    number, out = store.chosen(number), Path(out)
-    target = out.resolve()
+    number = store.chosen(number)
+    target = Path(out).resolve()
     for case in store.cases:
         images = files_of(case, "image")
         if len(images) > 1:
             raise ValueError(f"MONAI Label takes one image file per case, got {len(images)} of case {case['id']!r}.")
         _check_type([images[0], files_of(case)[0]], MONAI_LABEL_TYPES, "MONAI Label", case)
-    with new_folder(store, out) as partial:
+    with new_folder(store, target) as partial:
         inside = _nesting(store, number)
         if inside.any():
             inner, outer = (store.class_names[k] for k in np.argwhere(inside)[0])
@@ -248,7 +246,7 @@ def _check_channels(store: LabelStore, channel_names: Sequence[str]) -> None:
     """Refuse names that are not one per channel; of the first case the image is read, of the others files are counted.
 
     Raises:
-        TypeError: when they are no list.
+        TypeError: when they are not a list.
         ValueError: when they are not one per channel, or files have several.
     """
     if isinstance(channel_names, str):

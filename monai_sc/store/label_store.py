@@ -31,29 +31,6 @@ from monai_sc.store.usable_cases import UsableCases
 from monai_sc.transforms.load import LoadLabel
 
 
-def simulate_round(store: LabelStore, noise: Transform | None, *, seed: int, progress: bool) -> None:
-    """Write round 0 of a store, as :py:meth:`LabelStore.simulate <monai_sc.store.LabelStore.simulate>` says."""
-    draw: Any = noise
-    if noise is not None and not isinstance(noise, Randomizable):
-        raise TypeError(f"noise must be a Randomizable array transform or None, got {type(noise).__name__}.")
-    with fail_together():
-        told = store.record(0).get("noise") if store.is_simulated else None
-        described = None if noise is None else {**describe(noise), "seed": seed}
-        if told == described:
-            return
-        if store.is_simulated or store.rounds != [0]:
-            raise ValueError(
-                f"{store.root} holds labels that were made with the noise {told}, but {described} was requested; "
-                "choose another folder."
-            )
-        own = store.cases[rank() :: world_size()]
-        with store.write_round(0, {"noise": described}) as writer:
-            for case in track(own, "Simulating label noise", disable=not (progress and is_main())):
-                draw.set_random_state(seed=case_seed(seed, str(case["id"])) % 2**32)
-                given = store.read(str(case["id"]), 0)
-                writer.write(str(case["id"]), np.asarray(draw(given.astype(np.uint8))) > 0)
-
-
 def describe(transform: Transform) -> dict[str, Any]:
     """Return the class and the settings of a transform, as JSON types, without the state of its draws."""
     settings = {k: v for k, v in vars(transform).items() if k not in ("R", "seed", "_do_transform")}
@@ -313,7 +290,24 @@ class LabelStore(RoundFolders):
             TypeError: when ``noise`` is not ``Randomizable``.
             ValueError: when the store holds another round 0, or later rounds made from one.
         """
-        simulate_round(self, noise, seed=seed, progress=progress)
+        draw: Any = noise
+        if noise is not None and not isinstance(noise, Randomizable):
+            raise TypeError(f"noise must be a Randomizable array transform or None, got {type(noise).__name__}.")
+        with fail_together():
+            told = self.record(0).get("noise") if self.is_simulated else None
+            described = None if noise is None else {**describe(noise), "seed": seed}
+            if told == described:
+                return self
+            if self.is_simulated or self.rounds != [0]:
+                raise ValueError(
+                    f"{self.root} holds labels that were made with the noise {told}, and {described} was asked for; "
+                    "choose another folder for this run."
+                )
+            own = list(self._case_of)[rank() :: world_size()]
+            with self.write_round(0, {"noise": described}) as writer:
+                for case_id in track(own, "Simulating label noise", disable=not (progress and is_main())):
+                    draw.set_random_state(seed=case_seed(seed, case_id) % 2**32)
+                    writer.write(case_id, np.asarray(draw(self.read(case_id, 0).astype(np.uint8))) > 0)
         return self
 
     def case(self, case_id: str) -> Case:

@@ -194,7 +194,7 @@ class RoundFolders:
         return number
 
     def chosen(self, number: int | None) -> int:
-        """Return the number of a round that is there, by default the current one."""
+        """Return the number of a round that exists, by default of the current one."""
         return self._checked(self.current if number is None else number)
 
     def _written(self) -> list[int]:

@@ -90,6 +90,17 @@ def test_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_folder_on_a_disk_without_locks_is_claimed_all_the_same(tmp_path, monkeypatch, code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for _ in range(2):
+        claim_folder(tmp_path)
+        release_folder(tmp_path)
+
+
 def test_released_folder_leaves_no_file_open(tmp_path):
     before = next_descriptor()
     claim_folder(tmp_path)

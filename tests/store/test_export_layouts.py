@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import itk
@@ -13,7 +14,7 @@ import pytest
 from monai.transforms import LoadImage
 from PIL import Image
 
-from monai_sc.store import LabelStore, export_monai_label, export_nnunet
+from monai_sc.store import LabelStore, export_folder, export_monai_label, export_nnunet
 
 AFFINE = nib.affines.from_matvec([[-0.6, 0.3, 0], [0.2, 0.7, 0.4], [0, -0.4, 2.5]], [-31.7, 12.3, 101.9])
 GRID = np.stack(np.meshgrid(np.arange(10), np.arange(9), np.arange(6), indexing="ij"))
@@ -271,3 +272,36 @@ def test_unfit_monai_label_exports_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"MONAI Label reads files of the types .*, got .*0\.mha of case 'scan 0'"):
         export_monai_label(other, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("export", ["nnunet", "monai_label"])
+def test_space_units_of_an_nrrd_file_are_kept(tmp_path, export):
+    cases = make_cases(tmp_path / "in", [[ball((3, 3, 2), 2)]], suffix=".nrrd", write=write_by_itk)
+    file = Path(cases[0]["label"][0])
+    file.write_bytes(file.read_bytes().replace(b"\n\n", b'\nspace units: "mm" "mm" "mm"\n\n', 1))
+    store = LabelStore(tmp_path / "store", cases)
+    if export == "nnunet":
+        written = export_nnunet(store, tmp_path / "Dataset012_U", channel_names=["CT"]) / "labelsTr" / "scan 0.nrrd"
+    else:
+        written = export_monai_label(store, tmp_path / "studies") / "labels" / "final" / "scan 0.nrrd"
+    assert b'\nspace units: "mm" "mm" "mm"\n' in written.read_bytes()
+    label, given = (LoadImage(image_only=True)(f) for f in (written, file))
+    np.testing.assert_array_equal(label, given)
+    np.testing.assert_array_equal(label.affine, given.affine)
+
+
+@pytest.mark.parametrize("suffix", [".nhdr", ".mhd", ".hdr", ".img"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_export_of_two_files_holds_the_voxels_too(tmp_path, suffix, number):
+    masks = [ball((3, 3, 2), 2), ball((7, 6, 3), 2)]
+    store = LabelStore(tmp_path / "store", make_cases(tmp_path / "in", [masks], suffix=suffix, write=write_by_itk))
+    with store.write_round(1, {}) as writer:
+        writer.write("scan 0", np.roll(masks, 1, axis=1))
+    out = export_folder(store, tmp_path / "out", number)
+    given = [LoadImage(image_only=True)(f) for f in store.cases[0]["label"]]
+    shutil.rmtree(store.root)
+    shutil.rmtree(tmp_path / "in")
+    for name, mask, like in zip(store.class_names, masks, given, strict=True):
+        label = LoadImage(image_only=True)(out / name / f"scan 0{suffix}")
+        np.testing.assert_array_equal(label, np.roll(mask, number, axis=0))
+        np.testing.assert_array_equal(label.affine, like.affine)
