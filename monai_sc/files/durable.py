@@ -135,7 +135,7 @@ def claim_folder(folder: Path) -> None:
         except Timeout:
             raise ValueError(f"Another process writes into {folder} right now; wait for it, or stop it.") from None
         except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
                 raise
 
 

@@ -74,8 +74,9 @@ def test_other_process_is_named_as_the_reason(tmp_path):
 
 
 def test_folder_that_cannot_be_written_to_cannot_be_claimed(tmp_path):
-    with pytest.raises(OSError, match=r"absent/\.lock could not be written: No such file or directory\."):
-        claim_folder(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"file/\.lock could not be written: (Not a directory|File exists)\."):
+        claim_folder(tmp_path / "file")
 
 
 def test_checksum_is_that_of_the_standard(tmp_path):
@@ -90,7 +91,7 @@ def test_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_folder_on_a_disk_without_locks_is_claimed_all_the_same(tmp_path, monkeypatch, code):
     def refuse(*_):
         raise OSError(code, os.strerror(code))
