@@ -50,7 +50,7 @@ def compare(
         noises: ids under ``noises`` of the bundle; by default the one that it trains with.
         seeds: of noise and training.
         dataset_dir: of the bundle's data; by default ``data`` in its folder.
-        quick: the smaller setting of the bundle.
+        quick: use the smaller settings of the bundle.
         protocol: ``"paper"``: the compared methods are trained on the clean cases first, and then with them, as the
             paper does; ``"plain"``: they do not see them. ``sc`` measures its bias on them in both.
         overrides: values of ids of the configs, for all trainings.

@@ -82,11 +82,11 @@ class ComparedBundle:
         merged = ConfigParser.load_config_files([str(file) for file in files])
         for name in overrides:
             if name in GRID_IDS:
-                raise ValueError(f"--set must not give {name!r}, which has an option of its own: {GRID_IDS[name]}.")
+                raise ValueError(f"--set must not give {name!r}, which has its own option: {GRID_IDS[name]}.")
             if name in OWN_IDS:
-                raise ValueError(f"--set must not give {name!r}, which is that of each training.")
+                raise ValueError(f"--set must not give {name!r}, which differs per training.")
             if not _has(merged, name):
-                raise ValueError(f"--set must give an id of the configs, got {name!r}, which none of them has.")
+                raise ValueError(f"--set must give an id of the configs, got {name!r}, which no config has.")
 
     def resumes(self, configs: Sequence[Path]) -> bool:
         """Say whether a run of these configs goes on from its checkpoint: whether ``run`` uses ``resume``."""

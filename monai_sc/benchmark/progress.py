@@ -95,7 +95,7 @@ class GridProgress:
         caption = f"{_duration(time.monotonic() - self.begin)} passed"
         remaining = self.remaining()
         if len(self.outcomes) < len(self.cells) and remaining is not None:
-            caption += f", about {_duration(remaining)} to come"
+            caption += f", about {_duration(remaining)} left"
         table = Table(
             "method",
             *(escape(str(name)) for name in columns),

@@ -97,7 +97,7 @@ class RunningCell:
             reason = first_error(file.read().decode("utf-8", errors="replace"))
         status = self.process.returncode
         if status == 0:
-            reason = f"ended without a sound {RESULT}, which write_result at the end of its run makes"
+            reason = f"ended without a valid {RESULT}, which write_result writes at the end of a run"
         elif status < 0:
             reason = f"ended by signal {-status}"
         return FailedCell(self.cell, reason, self.log)
@@ -196,8 +196,8 @@ class CellsFailedError(RuntimeError):
     def __init__(self, failed: Sequence[FailedCell], num_cells: int) -> None:
         lines = [f"  {one.cell.name}: {one.reason} ({one.log})" for one in failed]
         super().__init__(
-            f"{len(failed)} of {num_cells} cells failed:\n" + "\n".join(lines) + "\nThe same command tries them again, "
-            "and leaves alone what is done."
+            f"{len(failed)} of {num_cells} cells failed:\n" + "\n".join(lines) + "\nThe same command tries them "
+            "again and keeps finished ones."
         )
 
 

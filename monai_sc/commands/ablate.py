@@ -24,7 +24,7 @@ example:
   python -m monai_sc ablate holes --bundle bundles/phantom --out holes
 
 The bundle phantom generates its images. Each training is a process of its own, with its log in OUT/cells; stopped or
-killed, the same command goes on. What comes of it: a table, NAME.json and NAME.png in OUT.
+killed, the same command goes on. Results: a table, NAME.json and NAME.png in OUT.
 """
 
 
@@ -33,26 +33,26 @@ def add_ablate(commands: Any) -> None:
     parser = add_command(
         commands,
         "ablate",
-        text="repeat an ablation or an illustration of the paper",
-        description="Train a bundle several times, with one thing changed, and draw what that does.",
+        text="repeat an ablation of the paper",
+        description="Train a bundle several times with one setting changed, and plot the effect.",
         epilog=EXAMPLE,
     )
     kinds = parser.add_subparsers(metavar="NAME", dest="NAME", required=True)
-    own = _add(kinds, "noise-level", "methods against a noise that grows")
+    own = _add(kinds, "noise-level", "methods at increasing noise")
     text = "steps (default: 1, 4/3, 16/9 and 20/9 times the bundle's)"
     own.add_argument("--steps", metavar="T", type=several(int), help=text)
     own.add_argument("--methods", metavar="NAMES", type=several(str), default=SHOWN, help="(default: noisy,sc)")
     own.add_argument("--noise", metavar="NAME", help="a Markov noise of the bundle (default: its own choice)")
     add_protocol(own)
-    own = _add(kinds, "validation-size", "the correction with fewer and fewer clean cases")
+    own = _add(kinds, "validation-size", "the correction with fewer clean cases")
     text = "numbers of cases (default: 24,12,6,3,1)"
     own.add_argument("--sizes", metavar="N", type=several(int), default=argparse.SUPPRESS, help=text)
     own.add_argument("--noise", metavar="NAME", help="noise of the bundle (default: its own choice)")
-    own = _add(kinds, "confidence", "how plain training becomes sure of wrong labels")
-    own.add_argument("--epochs", metavar="N", type=int, help="of the training (default: a round of the bundle)")
-    text = "noise of the bundle (default: dilate_erode, which has no bias, if it is there)"
+    own = _add(kinds, "confidence", "how sure plain training becomes of wrong labels")
+    own.add_argument("--epochs", metavar="N", type=int, help="epochs of training (default: one round of the bundle)")
+    text = "noise of the bundle (default: dilate_erode if the bundle has it)"
     own.add_argument("--noise", metavar="NAME", help=text)
-    own = _add(kinds, "holes", "what the correction makes of labels with holes")
+    own = _add(kinds, "holes", "the correction of labels with holes")
     text = "of holes: low,high (default: 2,5)"
     own.add_argument("--number", metavar="N", type=several(int), default=[2, 5], help=text)
     text = "in voxels: low,high (default: 2,4)"
@@ -63,7 +63,7 @@ def _add(kinds: Any, name: str, text: str) -> argparse.ArgumentParser:
     epilog = f"example:\n  python -m monai_sc ablate {name} --bundle bundles/phantom --out {name}\n"
     parser = add_command(kinds, name, text=text, description=f"Train and draw: {text}.", epilog=epilog)
     add_training_options(parser)
-    add_output_options(parser, _ablate, when_stopped="what is done is kept, and the same command goes on")
+    add_output_options(parser, _ablate, when_stopped="finished trainings are kept; run the same command to resume")
     return parser
 
 

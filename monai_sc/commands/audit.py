@@ -22,7 +22,7 @@ AUDIT_EXAMPLE = """\
 example:
   python -m monai_sc audit --labels labels --clean expert --out audit
 
-A case of the one folder is compared with the case of the same name in the other. Nothing is trained.
+Files of the same name are compared. Nothing is trained.
 """
 
 
@@ -31,17 +31,21 @@ def add_audit(commands: Any) -> None:
     parser = add_command(
         commands,
         "audit",
-        text="is there a bias in a folder of labels?",
-        description="Compare labels with clean ones of the same cases: bias in mm with its interval, by class.",
+        text="measure the bias of a folder of labels",
+        description="Compare labels with clean labels of the same cases: bias per class in mm, with its interval.",
         epilog=AUDIT_EXAMPLE,
     )
     parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
-    parser.add_argument("--clean", metavar="DIR", required=True, help="folder of clean labels, a few are enough")
+    parser.add_argument("--clean", metavar="DIR", required=True, help="folder of clean labels; a few are enough")
     parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the pictures")
-    parser.add_argument("--out", metavar="DIR", help="folder for audit.json, audit.png and the report, made if need be")
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for audit.json, audit.png and the report (created if missing)"
+    )
     add_class_names(parser)
     parser.add_argument("--ignore-value", metavar="V", type=float, help="value of unknown voxels")
-    parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
+    parser.add_argument(
+        "--tolerance", metavar="MM", type=float, help="largest bias that counts as harmless (default: one voxel)"
+    )
     add_report_option(parser)
     add_output_options(parser, _audit, when_stopped="either no result was written, or all but the report")
 
@@ -88,7 +92,7 @@ def _print_audit(result: dict[str, Any], arguments: argparse.Namespace, page: Pa
             )
         widths = list(row["half_width_by_cases"].items())
         if row["cases_used"] == 1:
-            print(f"Class {name}: one case gives no interval; with a few more there is one.")
+            print(f"Class {name}: one case gives no interval; add a few more.")
         if row["verdict"] == "cannot tell" and widths:
             more = ", ".join(f"{signed(width)[1:]} {unit} with {n}" for n, width in widths)
             print(f"Class {name}: half of the interval would be about {more} clean cases.")

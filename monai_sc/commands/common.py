@@ -40,7 +40,7 @@ def add_output_options(parser: argparse.ArgumentParser, run: Callable[..., None]
     """Add the options that every command ends with, the function that it runs, and what Ctrl-C leaves."""
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
-    output.add_argument("--quiet", action="store_true", help="print no progress and no words, only errors")
+    output.add_argument("--quiet", action="store_true", help="print errors only")
     add_debug(output)
     parser.set_defaults(run=run, when_stopped=when_stopped)
 
@@ -53,18 +53,22 @@ def add_debug(parser: Any) -> None:
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that train a bundle several times."""
     parser.add_argument("--bundle", metavar="DIR", required=True, help="folder of the bundle")
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results, new or to go on with")
+    parser.add_argument(
+        "--out", metavar="DIR", required=True, help="folder for the results; an existing one is resumed"
+    )
     parser.add_argument("--dataset-dir", metavar="DIR", help="data of the bundle (default: data in its folder)")
-    parser.add_argument("--seeds", metavar="N", type=seeds, default=[0], help="how many, or which: 0,3,5 (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="the smaller setting of the bundle")
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trainings at the same time (default: 1)")
+    parser.add_argument(
+        "--seeds", metavar="N", type=seeds, default=[0], help="number of seeds, or a list: 0,3,5 (default: 1)"
+    )
+    parser.add_argument("--quick", action="store_true", help="use the smaller settings of the bundle")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="number of parallel trainings (default: 1)")
     override = parser.add_argument("--set", metavar="ID=VALUE", type=_override, action="append", default=[])
-    override.dest, override.help = "overrides", "of the configs; may be repeated"
+    override.dest, override.help = "overrides", "override an id of the configs; may be repeated"
 
 
 def add_class_names(parser: argparse.ArgumentParser) -> None:
     """Add ``--names``."""
-    text = "of the classes, by value: lung,heart"
+    text = "names of the classes, in the order of their values: lung,heart"
     parser.add_argument("--names", dest="class_names", metavar="NAMES", type=several(str), help=text)
 
 
@@ -130,7 +134,7 @@ def seeds(text: str) -> list[int]:
     except ValueError:
         numbers = [-1]
     if min(numbers) < 0 or (numbers == [0] and "," not in text):
-        raise argparse.ArgumentTypeError(f"must be at least 1, or seeds between commas, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be at least 1 or a comma-separated list of seeds, got {text!r}")
     return list(dict.fromkeys(numbers)) if "," in text else list(range(numbers[0]))
 
 

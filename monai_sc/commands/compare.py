@@ -48,10 +48,8 @@ def add_compare(commands: Any) -> None:
     text = "noises of the bundle (default: its own choice)"
     parser.add_argument("--noise", dest="noises", metavar="NAMES", type=_names, help=text)
     add_protocol(parser)
-    parser.add_argument(
-        "--against", metavar="NAME", default="sc", help="the method that others are compared with (default: sc)"
-    )
-    add_output_options(parser, _compare, when_stopped="what is done is kept, and the same command goes on")
+    parser.add_argument("--against", metavar="NAME", default="sc", help="reference method (default: sc)")
+    add_output_options(parser, _compare, when_stopped="finished trainings are kept; run the same command to resume")
 
 
 def _names(text: str) -> list[str]:

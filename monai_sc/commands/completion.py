@@ -25,7 +25,7 @@ def add_completion(commands: Any) -> None:
         commands,
         "completion",
         text="print the script that completes monai-sc in a shell",
-        description="Print the script with which a shell completes the commands and options of monai-sc.",
+        description="Print a shell's completion script for monai-sc.",
         epilog=EXAMPLE,
     )
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))

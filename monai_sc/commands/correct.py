@@ -24,7 +24,7 @@ example:
 
 Without predictions, labels are moved by the bias of the cases that have both labels; no network is needed.
 Predictions: CASE.npz of nnU-Net (--save_probabilities), or CASE.nii.gz with the channels on the last axis and --kind.
-Best are predictions of networks that have not seen the case, as cross-validation gives them.
+Use predictions of networks that have not seen the case, as in cross-validation.
 A run that was killed goes on when it is called again.
 """
 
@@ -34,26 +34,37 @@ def add_correct(commands: Any) -> None:
     parser = add_command(
         commands,
         "correct",
-        text="correct a folder of labels by a few clean labels, and by predictions if there are some",
-        description="Correct a folder of labels by a few clean labels: moved by their bias, or by what a network says.",
+        text="correct a folder of labels with a few clean labels, and with predictions if given",
+        description=(
+            "Correct a folder of labels with a few clean labels: move them by their bias, or use predictions of a "
+            "network."
+        ),
         epilog=CORRECT_EXAMPLE,
     )
     parser.add_argument("--labels", metavar="DIR", required=True, help="folder of the labels, which are only read")
     parser.add_argument("--clean", metavar="DIR", required=True, help="folder of a few clean labels, only read")
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder for the corrected labels")
-    parser.add_argument("--predictions", metavar="DIR", help="of a network, for all cases, the clean ones among them")
+    parser.add_argument(
+        "--predictions", metavar="DIR", help="predictions of a network for all cases, including the clean ones"
+    )
     parser.add_argument("--images", metavar="DIR", help="folder of images of the same names, for the report")
-    parser.add_argument("--kind", choices=("logits", "probabilities"), help="of predictions whose files do not say it")
-    parser.add_argument("--axes", metavar="AXES", help="of predictions, where labels have others: RAS, or 2,1,3")
-    parser.add_argument("--regions", metavar="VALUES", help="of each channel of predictions that overlap: 1+2,1,2")
-    parser.add_argument("--trusted", metavar="DIR", help="folder of masks of voxels that stay as they are")
+    parser.add_argument(
+        "--kind", choices=("logits", "probabilities"), help="what predictions hold, if their files do not say"
+    )
+    parser.add_argument(
+        "--axes", metavar="AXES", help="axes of predictions, if they differ from those of the labels: RAS, or 2,1,3"
+    )
+    parser.add_argument("--regions", metavar="VALUES", help="label values of each overlapping channel: 1+2,1,2")
+    parser.add_argument("--trusted", metavar="DIR", help="folder of masks of voxels that must not change")
     add_class_names(parser)
     parser.add_argument("--ignore-value", metavar="V", type=int, help="value of unknown voxels, which stay")
-    parser.add_argument("--max-shift-mm", metavar="MM", type=float, help="no boundary moves farther")
-    parser.add_argument("--tolerance", metavar="MM", type=float, help="a bias that does no harm (default: one voxel)")
-    text, choices = "of the correction of predictions (default: auto)", ("auto", "distance", "logit")
+    parser.add_argument("--max-shift-mm", metavar="MM", type=float, help="largest shift of a boundary")
+    parser.add_argument(
+        "--tolerance", metavar="MM", type=float, help="largest bias that counts as harmless (default: one voxel)"
+    )
+    text, choices = "how predictions are corrected (default: auto)", ("auto", "distance", "logit")
     parser.add_argument("--representation", choices=choices, default="auto", help=text)
-    text = "of the shape of the given labels (default: 0.5)"
+    text = "weight of the given label's shape (default: 0.5)"
     parser.add_argument("--shape-weight", metavar="W", type=float, default=0.5, help=text)
     parser.add_argument("--no-presence", dest="presence", action="store_false", help="never drop a predicted object")
     add_report_option(parser)
@@ -65,7 +76,7 @@ def _correct(arguments: argparse.Namespace) -> None:
     from monai_sc.folders import correct_folder
 
     if arguments.images is not None and not Path(arguments.images).is_dir():
-        raise FileNotFoundError(f"{arguments.images} is no folder.")
+        raise FileNotFoundError(f"{arguments.images} is not a folder.")
     regions = None if arguments.regions is None else read_regions(arguments.regions)
     report = correct_folder(**options_of(correct_folder, arguments) | {"regions": regions})
     page = report_on(arguments, done=f"The corrected labels are in {arguments.out}")
@@ -93,7 +104,7 @@ def _print_correction(report: dict[str, Any], out: Path, page: Path | None) -> N
     for note in folder_notes(report):
         print(note)
     print(headline(report, listed="in report.json"))
-    redrawn = f" ({report['redrawn']} of them as drawn anew)" if report["redrawn"] else ""
+    redrawn = f" ({report['redrawn']} of them drawn by the expert)" if report["redrawn"] else ""
     print(f"{counted(report['cases'], 'label')}{redrawn} in {out.resolve()}, with report.json and manifest.jsonl.")
     if page is not None:
         print(f"Report: {page}")

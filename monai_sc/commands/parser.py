@@ -35,7 +35,7 @@ EPILOG = """\
 
 exit status:
   0    done
-  1    failed: a file, the disk, a training
+  1    failed: a file, the disk or a training
   2    refused: wrong use, or files and folders that do not fit it
   130  stopped by Ctrl-C
 """
@@ -49,7 +49,7 @@ def make_parser(prog: str) -> Parser:
     """
     parser = Parser(
         prog=prog,
-        description="Annotation error in masks: find it, correct it, simulate it.",
+        description="Find, correct and simulate annotation error in segmentation labels.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

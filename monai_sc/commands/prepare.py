@@ -27,11 +27,11 @@ def add_prepare(commands: Any) -> None:
         commands,
         "prepare",
         text="make a downloaded data set ready for its bundle",
-        description="Make a data set as it was downloaded ready for its bundle: checked, resized, and split.",
+        description="Prepare a downloaded data set for its bundle: check, resize and split it.",
         epilog=EXAMPLE,
     )
     parser.add_argument("name", metavar="NAME", choices=DATA_SETS, help=", ".join(DATA_SETS))
-    parser.add_argument("--source", metavar="DIR", required=True, help="the data set as it was unpacked, only read")
+    parser.add_argument("--source", metavar="DIR", required=True, help="folder of the unpacked data set; only read")
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder, outside of the source")
     parser.add_argument("--size", metavar="N", type=int, nargs="+", help="width, height (and depth) of the images")
     parser.add_argument("--native", action="store_true", help="keep the size of each image instead")
@@ -40,12 +40,12 @@ def add_prepare(commands: Any) -> None:
         "--on-bad-case",
         choices=("raise", "skip"),
         default="raise",
-        help="stop at a damaged file, or leave its case out (default: raise)",
+        help="stop at a damaged file, or skip its case (default: raise)",
     )
     parser.add_argument(
         "--split", metavar="N", type=int, nargs=3, help="shares of training, clean and test cases, such as 6 2 2"
     )
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of splits that are drawn (default: 0)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of random splits (default: 0)")
     options: list[Any] = [  # each is an argument of the layout with that name
         parser.add_argument(
             "--modalities",
@@ -57,7 +57,7 @@ def add_prepare(commands: Any) -> None:
             "--agreement",
             metavar="N",
             type=int,
-            help="lidc_idri: annotators who drew what is true, of four (default: 3)",
+            help="lidc_idri: of the four annotators, how many must agree (default: 3)",
         ),
         parser.add_argument(
             "--noisy",
@@ -74,7 +74,7 @@ def add_prepare(commands: Any) -> None:
             "--min-car-share",
             metavar="P",
             type=float,
-            help="cityscapes: of the pixels of an image that counts (default: 0.01)",
+            help="cityscapes: minimum share of car pixels in an image (default: 0.01)",
         ),
     ]
     parser.set_defaults(own_options=[option.dest for option in options])

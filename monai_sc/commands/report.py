@@ -25,20 +25,20 @@ def add_report(commands: Any) -> None:
     parser = add_command(
         commands,
         "report",
-        text="write one page on a run, a corrected folder or an audit",
-        description="Write one page that says what was found and done, with every case: for whoever has to decide.",
+        text="write the report page of a run, a corrected folder or an audit",
+        description="Write a page with the verdict and every case.",
         epilog=EXAMPLE,
     )
     parser.add_argument("folder", metavar="RUN", help="folder of the run, the correction or the audit")
-    text = "images of the names of the labels, where RUN does not know them"
+    text = "images with the names of the labels, if RUN does not know them"
     parser.add_argument("--images", metavar="DIR", help=text)
     parser.add_argument("--out", metavar="DIR", help="folder for the page (default: RUN)")
-    add_output_options(parser, _report, when_stopped="the page may not be there, and RUN is as it was")
+    add_output_options(parser, _report, when_stopped="the page may be missing; RUN is unchanged")
 
 
 def add_report_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--no-report``, of commands that end with :py:func:`report_on`."""
-    parser.add_argument("--no-report", action="store_true", help="write no report.html, which takes a while per case")
+    parser.add_argument("--no-report", action="store_true", help="skip report.html, which takes a moment per case")
 
 
 def report_on(arguments: argparse.Namespace, *, done: str) -> Path | None:

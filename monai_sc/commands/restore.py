@@ -30,8 +30,8 @@ def add_restore(commands: Any) -> None:
         description="List the rounds of labels that a label store holds, or make one of them the current one.",
         epilog=EXAMPLE,
     )
-    parser.add_argument("store", metavar="STORE", help="folder of the label store, or of the run that has it as labels")
-    parser.add_argument("--round", metavar="N", type=int, help="the round whose labels are to be used from now on")
+    parser.add_argument("store", metavar="STORE", help="folder of the label store, or of the run that contains it")
+    parser.add_argument("--round", metavar="N", type=int, help="make this round the current one")
     add_output_options(parser, _restore, when_stopped="the current round may still be the one before")
 
 

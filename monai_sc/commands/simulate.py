@@ -23,7 +23,7 @@ example:
   python -m monai_sc simulate masks noisy --num-steps 8 --expansion-prob 0.8 --march-prob 0.5
   python -m monai_sc simulate masks noisy --preset jsrt-expand --structure lung --target-dice 0.85
 
-A run that was stopped goes on when it is called again.
+Run the same command to resume.
 """
 
 
@@ -37,32 +37,47 @@ def add_simulate(commands: Any) -> None:
         epilog=SIMULATE_EXAMPLE,
     )
     parser.add_argument("source", metavar="IN", help="folder of the clean masks, which are only read")
-    parser.add_argument("out", metavar="OUT", help="folder for the noisy masks: new, or that of the same call")
+    parser.add_argument("out", metavar="OUT", help="folder for the noisy masks; new, or of the same command")
     noise = parser.add_argument_group("noise", "The first four take one value, or one per class: 4,8,2.")
     options: list[Any] = [  # each is the parameter of the noise with that name
-        noise.add_argument("--num-steps", metavar="T", type=list_of(int), help="steps of the boundary"),
-        noise.add_argument("--expansion-prob", metavar="P", type=list_of(float), help="that a step expands"),
-        noise.add_argument("--march-prob", metavar="P", type=list_of(float), help="that a voxel moves in a step"),
-        noise.add_argument("--flip-prob", metavar="P", type=list_of(float), help="that a voxel flips in the end"),
+        noise.add_argument("--num-steps", metavar="T", type=list_of(int), help="number of steps"),
+        noise.add_argument(
+            "--expansion-prob", metavar="P", type=list_of(float), help="probability that a step expands"
+        ),
+        noise.add_argument(
+            "--march-prob", metavar="P", type=list_of(float), help="probability that a boundary voxel moves in a step"
+        ),
+        noise.add_argument(
+            "--flip-prob", metavar="P", type=list_of(float), help="probability that a voxel flips after the steps"
+        ),
         noise.add_argument("--smoothing", choices=("before_flips", "after_flips"), help="when to smooth the mask"),
-        noise.add_argument("--smooth-sigma", metavar="S", type=float, help="of the smoothing, in voxels or steps"),
-        noise.add_argument("--smooth-radius", metavar="R", type=int, help="where the smoothing is cut off"),
+        noise.add_argument(
+            "--smooth-sigma", metavar="S", type=float, help="sigma of the smoothing, in voxels or steps"
+        ),
+        noise.add_argument("--smooth-radius", metavar="R", type=int, help="radius of the smoothing"),
         noise.add_argument("--step-size", metavar="H", type=float, help="length of a step, in mm"),
         noise.add_argument("--in-plane", action="store_true", default=None, help="draw slices one by one"),
-        noise.add_argument("--slice-axis", type=int, choices=(0, 1, 2), help="along which the slices lie"),
-        noise.add_argument("--slice-correlation", metavar="C", type=float, help="of neighbouring slices, 0 to 1"),
-        noise.add_argument("--unit", choices=("voxel", "mm"), help="of the steps, from the header of the file"),
+        noise.add_argument("--slice-axis", type=int, choices=(0, 1, 2), help="axis of the slices"),
+        noise.add_argument(
+            "--slice-correlation", metavar="C", type=float, help="correlation of neighbouring slices, 0 to 1"
+        ),
+        noise.add_argument("--unit", choices=("voxel", "mm"), help="unit of the steps; mm uses the header of the file"),
     ]
-    noise.add_argument("--preset", metavar="NAME", help="the noise of a paper or data set; options above go before it")
-    noise.add_argument("--structure", metavar="NAME", help="of a preset that has several, such as lung")
+    noise.add_argument("--preset", metavar="NAME", help="noise of a paper or data set; the options above override it")
+    noise.add_argument("--structure", metavar="NAME", help="structure of the preset, such as lung")
     noise.add_argument("--target-dice", metavar="D", type=float, help="look for the steps with this mean Dice")
-    text = "or this mean, negative to expand, in the unit"
+    text = "choose the steps for this mean Dice"
     noise.add_argument("--target-displacement", metavar="X", type=float, help=text)
     labels = parser.add_argument_group("label maps")
-    labels.add_argument("--classes", metavar="C", type=several(int), help="1,2,3; others stay (default: all in a file)")
+    labels.add_argument(
+        "--classes",
+        metavar="C",
+        type=several(int),
+        help="values of the classes that become noisy: 1,2,3 (default: all)",
+    )
     labels.add_argument("--overlap", choices=("nearest", "priority"), help="which class gets a contested voxel")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the whole folder (default: 0)")
-    parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the folder (default: 0)")
+    parser.add_argument("--workers", metavar="N", type=int, default=1, help="number of processes (default: 1)")
     parser.set_defaults(own_options=[option.dest for option in options])
     add_output_options(parser, _simulate, when_stopped="the same call goes on from there")
 
@@ -106,9 +121,9 @@ def _print_simulation(result: dict[str, Any]) -> None:
         table.add_row(str(row["class"]), str(row["cases"]), _number(row["dice"], ".3f"), _displacement(row))
     print_table(table)
     if result["calibration"]:
-        print(f"Steps that were found for the target: {result['calibration']['num_steps']}.")
+        print(f"Steps for the target: {result['calibration']['num_steps']}.")
     if left_out := result["left_out"]:
-        print(f"Files of other types that were left out: {len(left_out)}, such as {left_out[0]}.")
+        print(f"Skipped {len(left_out)} files of other types, such as {left_out[0]}.")
     print(f"{counted(result['cases'], 'noisy mask')} in {result['out']}, listed in {MANIFEST}.")
 
 

@@ -14,7 +14,7 @@ example:
   python -m monai_sc stand-in jsrt --out raw
   python -m monai_sc prepare jsrt --source raw --out data --partial
 
-To try the preparation and the bundle of a data set without its download; nothing can be learnt from the results.
+Try the preparation and the bundle of a data set without downloading it; the results mean nothing.
 """
 
 
@@ -23,7 +23,7 @@ def add_stand_in(commands: Any) -> None:
     parser = add_command(
         commands,
         "stand-in",
-        text="write a small generated data set in an official layout",
+        text="write a small synthetic data set in an official layout",
         description="Write a small generated data set with the folders, file names and file types of an official one.",
         epilog=EXAMPLE,
     )
@@ -47,5 +47,8 @@ def _stand_in(arguments: argparse.Namespace) -> None:
     num_cases = dict(zip(SPLITS, arguments.cases, strict=True))
     STAND_INS[arguments.name](out, num_cases=num_cases, seed=arguments.seed)
     result = {"name": arguments.name, "out": str(out.resolve()), "counts": num_cases}
-    told = f"A generated stand-in for {result['name']} in {result['out']}; python -m monai_sc prepare comes next."
+    told = (
+        f"Wrote synthetic data in the layout of {result['name']} to {result['out']}; continue with python -m monai_sc "
+        "prepare."
+    )
     show(arguments, result, lambda: print(told))

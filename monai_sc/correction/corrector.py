@@ -46,7 +46,7 @@ class SpatialCorrector(CorrectionOptions):
         region: of the bias, ``"boundary"`` or ``"image"``.
         presence: look for a false-positive filter, which drops predicted objects that are not there.
         shape_weight: of the given label's shape in the corrected label, in ``[0, 1]``; 0 is the prediction alone.
-        max_shift: no boundary moves farther, in the unit of the distances.
+        max_shift: largest shift of a boundary, in the unit of the distances.
         tolerance: a bias under it does no harm, in the same unit; by default one voxel, of the smallest side.
         ignore_value: voxels of a label with this value are unknown: they do not count, and stay as they are.
 

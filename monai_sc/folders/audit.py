@@ -96,9 +96,7 @@ def audit_folder(
         np.array([[own[k] for own in case] for case in measured]) for k in range(len(ABSENT))
     )
     if not np.isfinite(displacements).any():
-        raise ValueError(
-            f"In no case do a label of {source} and its clean label overlap, so that there is a boundary to compare."
-        )
+        raise ValueError(f"No label of {source} overlaps its clean label, so there is no boundary to compare.")
     displacements *= np.array(sizes)[:, None] / voxel
     result: dict[str, Any] = {}
     for k, name in enumerate(names):

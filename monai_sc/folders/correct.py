@@ -85,7 +85,7 @@ def correct_folder(
         trusted: folder of masks of the same names, for some of the cases; where one is not 0, the label stays.
         class_names: for the report, in the order of the values; the values by default.
         ignore_value: value of unknown voxels; they do not count, and stay.
-        max_shift_mm: no boundary moves farther, in mm (in voxels where files have no geometry).
+        max_shift_mm: largest shift of a boundary, in mm (in voxels where files have no geometry).
         tolerance: a bias up to it does no harm, in the same unit; one voxel by default, as for
             :py:func:`~monai_sc.folders.audit_folder`.
         representation: as of :py:class:`~monai_sc.correction.SpatialCorrector`.
@@ -197,7 +197,7 @@ def refuse_source_folders(target: Path, sources: Sequence[Path]) -> None:
     root = target.resolve()
     for source in sources:
         if not source.is_dir():
-            raise FileNotFoundError(f"{source} is no folder.")
+            raise FileNotFoundError(f"{source} is not a folder.")
         own = source.resolve()
         if root == own or root.is_relative_to(own) or own.is_relative_to(root):
             raise ValueError(f"out must be a folder of its own, not within or around {source}, got {target}.")
@@ -205,7 +205,7 @@ def refuse_source_folders(target: Path, sources: Sequence[Path]) -> None:
 
 def _refuse_used(target: Path) -> None:
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise ValueError(f"out must be a new or an empty folder, got {target}, which is there and is not empty.")
+        raise ValueError(f"out must be a new or empty folder, got {target}, which is not empty.")
 
 
 def _put_in_place(partial: Path, target: Path) -> None:

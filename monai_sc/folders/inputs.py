@@ -62,7 +62,7 @@ class CorrectionFolders:
         clean: folder.
         predictions: folder, or none.
         trusted: folder, or none.
-        kind: of predictions whose files do not say it.
+        kind: what predictions hold, if their files do not say.
         ignore: value of unknown voxels.
         judged: whether to refuse values of an image, or of a label that was smoothed.
         axes: how those of predictions lie, if not as those of the labels.
@@ -168,12 +168,12 @@ class CorrectionFolders:
 
     def _refuse_without_pairs(self) -> None:
         if self.regions is not None:
-            raise ValueError("regions say what predictions hold, and need them, got none.")
+            raise ValueError("regions needs predictions, got none.")
         if self.kind is not None:
-            raise ValueError(f"kind says what predictions hold, and needs them, got {self.kind!r} without.")
+            raise ValueError(f"kind needs predictions, got {self.kind!r} without them.")
         if not self.pairs:
             raise ValueError(
-                f"{self.labels} and {self.clean} must have at least one case in common where there are no predictions, "
+                f"{self.labels} and {self.clean} must have at least one case in common if there are no predictions, "
                 f"got {self.names[0]} there and {self.clean_names[0]} here; let an expert draw some of the labels "
                 "again, under their names, or give predictions of all cases."
             )
@@ -312,11 +312,11 @@ class CorrectionFolders:
         found = check.better()
         if found is not None:
             axes, best, given = found
-            way_out = f"say so with --axes={axes} (axes={axes!r} in Python), or export them with the axes of the labels"
+            way_out = f"use --axes={axes} (axes={axes!r} in Python), or export them with the axes of the labels"
             if self.axes is not None:
                 way_out = f"axes={self.axes!r} is not how they lie"
             raise ValueError(
-                f"Predictions must lie as the labels do, but fit them better with their axes turned: mean Dice "
+                f"Predictions must have the axes of the labels, but fit better with their axes turned: mean Dice "
                 f"{best:.2f} instead of {given:.2f}; {way_out}."
             )
 

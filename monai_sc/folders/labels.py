@@ -108,8 +108,8 @@ class LabelFile:
         wrong = [v for v in found if v < 0 or v != round(float(v))]
         if wrong:
             raise ValueError(
-                f"Label {self.path} must hold whole numbers from 0, got {wrong[0]:g}; an image is no label, and a mask "
-                "that was smoothed or resampled linearly needs a threshold."
+                f"Label {self.path} must hold whole numbers from 0, got {wrong[0]:g}; this is an image, or a mask "
+                "that was smoothed or resampled linearly and needs a threshold."
             )
         if len(found) > MAX_CLASSES:
             raise ValueError(f"Label {self.path} cannot be used: {why_no_label(self.values, found=distinct)}.")

@@ -44,7 +44,7 @@ class NoiseChoice:
         if self.target_dice is not None and self.target_displacement is not None:
             raise ValueError("target_dice and target_displacement must not be given together.")
         if self.has_target and "num_steps" in self.parameters:
-            raise ValueError("num_steps must not be given with a target, for which it is looked for.")
+            raise ValueError("Give num_steps or a target, not both.")
         if self.structure is not None and self.preset is None:
             raise ValueError(f"structure is of a preset, got {self.structure!r} without one.")
         kind, resolved = self.resolved()
@@ -76,7 +76,7 @@ class NoiseChoice:
         parameters = dict(preset.parameters)
         strange = self.parameters.keys() - {"unit"} - parameters.keys()
         if preset.kind != "markov" and strange:
-            raise ValueError(f"{min(strange)} is no parameter of preset {self.preset!r}, which dilates and erodes.")
+            raise ValueError(f"{min(strange)} is not a parameter of preset {self.preset!r}, which dilates and erodes.")
         if self.has_target:
             parameters.pop("num_steps", None)
         return preset.kind, {**parameters, **self.parameters}

@@ -92,7 +92,7 @@ def simulate_folder(
         ValueError: before anything is written, when an argument is out of range, a folder does not fit, or ``out``
             holds anything else, such as a simulation with other parameters or of other files.
         TypeError: when ``make_noise`` makes nothing ``Randomizable``.
-        FileNotFoundError: when there is no folder ``source``.
+        FileNotFoundError: when there is not a folder ``source``.
         SimulationError: naming the file that cannot be read, made noisy or written.
     """
     source, root = Path(source).resolve(), Path(out).resolve()
@@ -361,7 +361,7 @@ def _run(jobs: Sequence[CaseJob], workers: int) -> Generator[tuple[Row, Path], N
             for future in as_completed([pool.submit(simulate_case, job) for job in jobs]):
                 yield future.result()
         except BrokenProcessPool as error:
-            raise SimulationError("A process ended, perhaps for lack of memory; use fewer workers.") from error
+            raise SimulationError("A worker process died, perhaps out of memory; use fewer workers.") from error
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C or an error, only what has begun is waited for
 

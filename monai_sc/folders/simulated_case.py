@@ -111,7 +111,7 @@ def label_of(values: np.ndarray, job: CaseJob) -> tuple[np.ndarray, list[float],
         return (np.abs(values) > TOLERANCE)[None].astype(np.uint8), [] if value is None else [value], False
     whole = np.rint(found)
     if not np.all(np.abs(found - whole) <= TOLERANCE):
-        raise ValueError("it must hold 0 and one other value, or whole numbers: its values are those of no label map")
+        raise ValueError("it must hold 0 and one other value, or whole numbers: its values do not form a label map")
     label = values if np.issubdtype(values.dtype, np.integer) else np.rint(values).astype(np.int64)
     if job.classes is None and (reason := why_no_label(label, found=np.unique(whole))):
         raise ValueError(f"{reason}; if these are classes, name them")
@@ -170,7 +170,7 @@ def _simulate_case(job: CaseJob) -> tuple[dict[str, Any], Path]:
         raise SimulationError(f"{job.name} could not be written whole; is the disk full?") from error
     exact = np.issubdtype(reloaded.dtype, np.integer)
     if reloaded.shape != written.shape or not np.allclose(reloaded, written, rtol=0, atol=0 if exact else TOLERANCE):
-        raise ValueError("its type of file does not give back the values that were written into it")
+        raise ValueError("its file type does not preserve the written values")
     spacing = clean.spacing
     labels = [int(c) for c in classes] if is_map else [1] * len(classes)
     compared = [_differences(label[0] == value, noisy[0] == value, spacing) for value in labels]

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 BY_NETWORK = ("blend", "predict")
 MOST_NAMES = 5  # that a sentence lists
-SINGLE = "a single case carries it, and nothing is held out to judge it by"
+SINGLE = "based on a single case; no held-out case confirms it"
 
 
 def source_of(row: Row) -> str:
@@ -54,7 +54,7 @@ def _rule(row: Row) -> str:
 def _why_kept(row: Row, num_pairs: int) -> str:
     held_out = row["held_out"]
     if num_pairs == 1 and not held_out["note"]:
-        return "a single case has both labels, which leaves none to judge a shift by; have one more drawn again"
+        return "a single case has both labels, so no other case can judge a shift; have one more drawn again"
     if not num_pairs and not row["learnt"]:
         return "the network has not learnt the class, and no case has both labels"
     if row["bias_of"] == "labels" and held_out["cases"]:
@@ -73,7 +73,7 @@ def held_out_words(row: Row) -> str:
             told = f"{where} with both labels, each judged by the others: Dice {before} as given"
             return told if kept else f"{told}, {after} corrected"
         told = f"{where}, each judged by the others: Dice of the predictions {before} uncorrected, {after} corrected"
-        return f"{told}; what labels gain is not known, since no case has both"
+        return f"{told}; the gain of the labels is unknown, since no case has both labels"
     return "" if kept else SINGLE if not own["note"] or "single" in own["note"] else f"made {own['note']}, not judged"
 
 
@@ -89,7 +89,7 @@ def class_notes(row: Row, unit: str) -> list[str]:
             f"{network['verdict']}"
         )
     if not row["learnt"]:
-        notes.append("the network has not learnt the class: most of what it draws on the clean cases is wrong")
+        notes.append("the network has not learnt the class (Dice under 0.5 on the clean cases)")
     return [note for note in notes if note]
 
 
@@ -103,7 +103,10 @@ def existence_words(refused: int, existence: Mapping[str, Any] | None) -> list[s
     if rule is not None:
         drawn = "drawn ones too" if rule.get("drops_given") else "unless they were drawn"
         feature = str(rule["feature"]).replace("_", " ")
-        notes.append(f"predicted objects with a {feature} under {rule['threshold']:.3g} were dropped, {drawn}")
+        notes.append(
+            f"the false-positive filter dropped predicted objects with a {feature} under {rule['threshold']:.3g}, "
+            f"{drawn}"
+        )
     return notes
 
 
@@ -119,11 +122,11 @@ def file_notes(result: Mapping[str, Any]) -> list[str]:
     """Return the sentences on a unit that is not stated, and on clean labels without a label of the same name."""
     notes = []
     if result["unit"] == "mm" and not result.get("unit_stated", True):
-        notes.append("Some files state no unit of length; theirs is taken for mm.")
+        notes.append("Some files state no unit of length; mm is assumed.")
     if names := result.get("unused"):
         told = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if (more := len(names) - MOST_NAMES) > 0 else "")
         label = counted(len(names), "clean label")
-        notes.append(f"{label} without a label of the same name told nothing of the bias: {told}.")
+        notes.append(f"{label} without a label of the same name did not count for the bias: {told}.")
     return notes
 
 
@@ -142,7 +145,7 @@ def bias_sentence(found: Sequence[tuple[str, str, float | None]], *, of: str = "
         if of == "network":
             return "No case has both labels; the network that learnt from them is biased in no class."
         return "No class is biased: the labels are as large as the clean ones, within the tolerance."
-    return "Whether the labels are biased cannot be told from these clean cases."
+    return "These clean cases do not show whether the labels are biased."
 
 
 def headline(report: Mapping[str, Any], *, listed: str) -> str:
@@ -153,7 +156,7 @@ def headline(report: Mapping[str, Any], *, listed: str) -> str:
     told.append(_what_was_done(report))
     changed = [row for name, row in rows.items() if report["moved"][name] != "keep"]
     if any(held_out_words(row) == SINGLE for row in changed):
-        told.append("A single case carries this, and nothing is held out to judge it by.")
+        told.append("This is based on a single case; no held-out case confirms it.")
     if number := len({entry["case"] for entry in report["to_check"]}):
         told.append(f"{counted(number, 'case')} to check, listed {listed}.")
     return " ".join(told)

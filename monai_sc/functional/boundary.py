@@ -62,7 +62,7 @@ def correct_boundary(
         gamma: :math:`\gamma` in ``(0, 1]``, width of the ``"logit"`` correction.
         metric: ``"euclidean"`` or ``"taxicab"``.
         spacing: size of a voxel along each spatial axis, in mm.
-        max_shift: no boundary moves farther than this, in the unit of ``bias``; ``None`` for no limit.
+        max_shift: largest shift of a boundary than this, in the unit of ``bias``; ``None`` for no limit.
 
     Returns:
         Scores, with the kind, shape and floating dtype of ``logits`` (float32 for integers): in the unit of ``bias``

@@ -300,8 +300,8 @@ class LabelStore(RoundFolders):
                 return self
             if self.is_simulated or self.rounds != [0]:
                 raise ValueError(
-                    f"{self.root} holds labels that were made with the noise {told}, and {described} was asked for; "
-                    "choose another folder for this run."
+                    f"{self.root} holds labels that were made with the noise {told}, but {described} was "
+                    "requested; choose another folder."
                 )
             own = list(self._case_of)[rank() :: world_size()]
             with self.write_round(0, {"noise": described}) as writer:

@@ -36,7 +36,7 @@ class SpatialCorrection(Transform):
         metric: ``"euclidean"`` or ``"taxicab"``.
         spacing: size of a voxel along each spatial axis. ``None``: with ``bias`` 1 voxel; with ``corrector`` that
             of the ``MetaTensor``, in mm, if the corrector was fitted with a spacing.
-        max_shift: no boundary moves farther than this, in the unit of ``bias``; ``None`` for no limit.
+        max_shift: largest shift of a boundary than this, in the unit of ``bias``; ``None`` for no limit.
         as_label: return the corrected label in the dtype of the output, 0 and 1, or with exclusive classes one map;
             else the scores of each class, positive inside, so that they can be resampled before the threshold
             (``Invertd``, then ``AsDiscreted(threshold=0)``).

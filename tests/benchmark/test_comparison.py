@@ -154,7 +154,7 @@ def test_other_settings_are_refused(run, started, changes, told):
         pytest.param(["sc"], {"noises": ["grew"]}, "noise must be among 'none', .*'shrink', got 'grew'", id="noise"),
         pytest.param(["sc"], {"protocol": "p"}, "protocol must be one of 'paper', 'plain', got 'p'", id="protocol"),
         pytest.param(["sc"], {"overrides": {"rates": 1}}, "an id of the configs, got 'rates', which none", id="id"),
-        pytest.param(["sc"], {"overrides": {"seed": 1}}, "'seed', which has an option of its own: --seeds", id="seed"),
+        pytest.param(["sc"], {"overrides": {"seed": 1}}, "'seed', which has its own option: --seeds", id="seed"),
         pytest.param(["sc"], {"overrides": {"output_dir": 1}}, "'output_dir', which is that of each", id="folder"),
         pytest.param([], {}, "at least one method, one noise and one seed", id="nothing"),
     ],
@@ -286,7 +286,7 @@ def test_all_methods_and_one_more(run, bundle, methods, tmp_path, capsys):
 def test_bad_seeds_are_refused(bundle, tmp_path, seeds, capsys):
     command = ["compare", "--bundle", str(bundle), "--out", str(tmp_path / "out"), f"--seeds={seeds}"]
     assert command_line.main(command) == 2
-    said = f"Argument --seeds: must be at least 1, or seeds between commas, got {seeds!r}"
+    said = f"Argument --seeds: must be at least 1 or a comma-separated list of seeds, got {seeds!r}"
     assert said in capsys.readouterr().err
 
 

@@ -79,7 +79,7 @@ def test_failed_cell_stops_no_other_and_is_tried_again(tmp_path, control, starte
     assert str(error.value) == (
         "1 of 4 cells failed:\n"
         f"  grow/sc/seed-0: RuntimeError: no memory is left. ({out / 'cells/grow/sc/seed-0/log.txt'})\n"
-        "The same command tries them again, and leaves alone what is done."
+        "The same command tries them again and keeps finished ones."
     )
     assert len(stamps(out)) == 3
     (control / "fail").unlink()

@@ -98,9 +98,7 @@ def test_network_alone_is_named_where_no_case_has_both_labels(here, capsys):
     correct = ["correct", "--labels=labels", "--clean=clean", "--out=out"]
     assert main(correct) == 2
     told = capsys.readouterr().err
-    assert told.startswith(
-        "Error: labels and clean must have at least one case in common where there are no predictions"
-    )
+    assert told.startswith("Error: labels and clean must have at least one case in common if there are no predictions")
     assert told.count("\n") == 1
     assert main([*correct, "--predictions=predictions", "--no-report"]) == 0
     printed = capsys.readouterr().out

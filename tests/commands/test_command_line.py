@@ -51,7 +51,7 @@ WRONG = {
     "audit": [
         (["--labels=labels"], "The following arguments are required: --clean; see "),
         (["--labels=labels", "--clean=clean", "--tolerance=x"], "Argument --tolerance: invalid float value: 'x'; see "),
-        (["--labels=labels", "--clean=absent"], "absent is no folder."),
+        (["--labels=labels", "--clean=absent"], "absent is not a folder."),
     ],
     "compare": [
         (["--bundle=bundle"], "The following arguments are required: --out; see "),
@@ -61,7 +61,7 @@ WRONG = {
     "correct": [
         (["labels"], "The following arguments are required: --labels, --clean, --out; see "),
         ([*HAPPY["correct"][0], "--kind=mask"], "Argument --kind: invalid choice: 'mask'"),
-        ([*HAPPY["correct"][0], "--clean=absent"], "absent is no folder."),
+        ([*HAPPY["correct"][0], "--clean=absent"], "absent is not a folder."),
     ],
     "prepare": [
         (["coco", "--source=raw", "--out=data"], "Argument NAME: invalid choice: 'coco'"),

@@ -91,10 +91,10 @@ def test_every_option_reaches_the_preparation(written, tmp_path, name, given, ex
 REFUSED = [
     (["--size", "8"], "Error: size must be 2 whole numbers over 0 for isic2017, got (8,).\n"),
     (["--size", "8", "8", "--native"], "Error: size must be left out where images keep their own, got (8, 8).\n"),
-    (["--agreement", "2"], "Error: agreement is no option of isic2017, which has none; leave it out.\n"),
-    (["--gaps"], "Error: gaps is no option of isic2017, which has none; leave it out.\n"),
-    (["--min-car-share", "0"], "Error: min_car_share is no option of isic2017, which has none; leave it out.\n"),
-    (["--modalities", "t1"], "Error: modalities is no option of isic2017, which has none; leave it out.\n"),
+    (["--agreement", "2"], "Error: agreement is not an option of isic2017, which has none; omit it.\n"),
+    (["--gaps"], "Error: gaps is not an option of isic2017, which has none; omit it.\n"),
+    (["--min-car-share", "0"], "Error: min_car_share is not an option of isic2017, which has none; omit it.\n"),
+    (["--modalities", "t1"], "Error: modalities is not an option of isic2017, which has none; omit it.\n"),
     (["--seed=-1"], "Error: seed must be a whole number of at least 0, got -1.\n"),
 ]
 

@@ -57,5 +57,5 @@ def test_a_report_that_fails_leaves_the_result(here, capsys, monkeypatch, comman
 
 def test_images_that_are_not_there_are_noticed_before_anything_is_written(here, capsys):
     assert main([*CALLS["correct"], "--images=absent"]) == 2
-    assert capsys.readouterr().err == "Error: absent is no folder.\n"
+    assert capsys.readouterr().err == "Error: absent is not a folder.\n"
     assert not (here / "out").exists()

@@ -70,7 +70,7 @@ def test_damaged_store_and_lost_files_are_refused(store, workplace, capsys):
     (workplace / "masks" / "1.png").rename(workplace / "1.png")
     assert run("restore", store.root) == 2
     told = capsys.readouterr().err
-    assert told == f"Error: {workplace / 'masks' / '1.png'} of case '1' does not exist, or is no file.\n"
+    assert told == f"Error: {workplace / 'masks' / '1.png'} of case '1' does not exist or is not a file.\n"
     (store.root / "store.json").write_text("{")
     assert run("restore", store.root) == 2
     assert capsys.readouterr().err.startswith(f"Error: {store.root / 'store.json'} is damaged; ")

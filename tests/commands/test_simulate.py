@@ -83,7 +83,7 @@ def test_steps_for_a_target(masks, tmp_path, capsys):
     calibration = json.loads((tmp_path / "out" / "simulation.json").read_text())["calibration"]
     assert calibration["num_steps"] > 1
     assert calibration["dice"] == pytest.approx(0.8, abs=0.1)
-    assert f"Steps that were found for the target: {calibration['num_steps']}." in capsys.readouterr().out
+    assert f"Steps for the target: {calibration['num_steps']}." in capsys.readouterr().out
 
 
 def test_preset(masks, tmp_path):
@@ -97,7 +97,7 @@ def test_preset(masks, tmp_path):
 REFUSED = [
     (["--num-steps=3"], r"Error: Without a preset, expansion_prob and march_prob must be given."),
     ([*NOISE, "--flip-prob=2"], "Error: flip_prob must be a probability in [0, 1], got 2.0."),
-    ([*NOISE, "--target-dice=0.8"], "Error: num_steps must not be given with a target, for which it is looked for."),
+    ([*NOISE, "--target-dice=0.8"], "Error: Give num_steps or a target, not both."),
     ([*NOISE, "--structure=lung"], "Error: structure is of a preset, got 'lung' without one."),
     ([*NOISE, "--workers=0"], "Error: workers must be at least 1 and seed at least 0, got 0 and 0."),
     ([*NOISE, "--slice-axis=1"], "Error: slice_axis must be 0, 1 or 2, and goes with in_plane=True only, got 1."),

@@ -13,7 +13,10 @@ def run(*arguments):
 def test_stand_in_can_be_prepared(tmp_path, capsys, name):
     assert run("stand-in", name, "--out", tmp_path / "raw", "--cases", 1, 1, 1) == 0
     told = capsys.readouterr().out
-    assert told == f"A generated stand-in for {name} in {tmp_path / 'raw'}; python -m monai_sc prepare comes next.\n"
+    assert told == (
+        f"Wrote synthetic data in the layout of {name} to {tmp_path / 'raw'}; continue with python -m monai_sc "
+        "prepare.\n"
+    )
     size = ["--size", *([16] * len(LAYOUTS[name].default_size))]
     assert run("prepare", name, "--source", tmp_path / "raw", "--out", tmp_path / "data", "--partial", *size) == 0
     assert "│ train │" in capsys.readouterr().out

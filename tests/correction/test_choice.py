@@ -216,7 +216,7 @@ def test_note_says_that_a_shift_would_leave_too_little():
 def test_class_without_a_displacement_has_no_correction(representation):
     found = choose_correction(table_of(discs_off_by([-3])), np.array([np.nan]), representation, np.arange(1))
     assert found.representation == "none"
-    assert found.note == "in no clean case do the two boundaries meet"
+    assert found.note == "the two boundaries meet in no clean case"
 
 
 @pytest.mark.parametrize("representation", ["distance", "logit"])

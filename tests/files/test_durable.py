@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import hashlib
 import os
 import signal

@@ -64,7 +64,7 @@ def test_lengths_are_in_mm_whatever_the_unit_of_the_file(tmp_path, unit, mm):
     labels, clean = folders(tmp_path, ".nii.gz", nifti(unit, 5.0))
     audit = audit_folder(labels, clean, progress=False)
     assert (audit["unit"], audit["unit_stated"]) == ("mm", unit is not None)
-    assert ("Some files state no unit of length; theirs is taken for mm." in file_notes(audit)) == (unit is None)
+    assert ("Some files state no unit of length; mm is assumed." in file_notes(audit)) == (unit is None)
     assert audit["voxel"] == pytest.approx(5 * mm)
     assert audit["classes"]["1"]["bias"] == pytest.approx(-10 * mm, rel=0.05)
     assert audit["classes"]["1"]["bias_voxels"] == pytest.approx(-2, rel=0.05)
@@ -454,7 +454,7 @@ def test_predictions_in_other_axes_are_refused_and_read_when_told(tmp_path, suff
     predictions(tmp_path / "predictions", 10, turn, volume=volume)
     folders = [tmp_path / name for name in ("labels", "clean", "out")]
     options = {"predictions": tmp_path / "predictions", "progress": False}
-    with pytest.raises(ValueError, match=rf"^Predictions must lie as the labels do, .*; say so with --axes={axes} \("):
+    with pytest.raises(ValueError, match=rf"^Predictions must lie as the labels do, .*; use --axes={axes} \("):
         correct_folder(*folders, **options)
     with pytest.raises(ValueError, match=r"fit them better with their axes turned: .*; axes='.*' is not how they lie"):
         correct_folder(*folders, **options, axes="1,2,-3" if volume else "-1,2")

@@ -227,7 +227,7 @@ def test_pictures_with_255_and_one_channel_are_corrected(tmp_path, predictions):
         pytest.param(
             lambda f: shutil.copytree(f / "truth", f / "labels" / "manifest.jsonl"),
             ValueError,
-            r"labels must not hold a folder manifest\.jsonl/case0\.nii\.gz, as a file of the result is called\.$",
+            r"labels must not hold a folder manifest\.jsonl/case0\.nii\.gz, which is the name of a result file\.$",
             id="folder-called-as-the-manifest",
         ),
     ],
@@ -421,7 +421,7 @@ def test_audit_of_folders_without_a_common_case_is_refused(folders, tmp_path):
     nib.save(nib.Nifti1Image(np.ones(SHAPE, np.uint8), AFFINE), other / "x.nii.gz")
     with pytest.raises(ValueError, match=r"must have files of the same names, got case0\.nii\.gz there and x\.nii\.gz"):
         audit_folder(folders / "labels", other, progress=False)
-    with pytest.raises(FileNotFoundError, match=r"is no folder\.$"):
+    with pytest.raises(FileNotFoundError, match=r"is not a folder\.$"):
         audit_folder(folders / "labels", tmp_path / "nowhere", progress=False)
 
 
@@ -443,7 +443,7 @@ def test_commands_print_write_and_end_with_their_status(folders, capsys):
     assert main([*correct, "--out", str(folders / "out")]) == 0
     printed = capsys.readouterr().out
     assert "The labels of organ were moved, those of lesion stay as they were given" in printed
-    assert "6 labels (3 of them as drawn anew) in" in printed
+    assert "6 labels (3 of them drawn by the expert) in" in printed
     assert main([*correct, "--out", str(folders / "out")]) == 2
     assert "Error: out must be a new or an empty folder" in capsys.readouterr().err
     assert main([*correct, "--out", str(folders / "third"), "--json", "--max-shift-mm", "0"]) == 0
@@ -529,7 +529,7 @@ class TestWithoutPredictions:
     def test_no_case_with_both_labels_is_refused(self, folders):
         (folders / "other").mkdir()
         shutil.copy(folders / "clean" / "case0.nii.gz", folders / "other" / "somebody.nii.gz")
-        with pytest.raises(ValueError, match=r"must have at least one case in common where there are no predictions"):
+        with pytest.raises(ValueError, match=r"must have at least one case in common if there are no predictions"):
             corrected(folders, clean="other", predictions=None)
         with pytest.raises(ValueError, match=r"^kind says what predictions hold, and needs them, got 'logits' without"):
             corrected(folders, predictions=None, kind="logits")

@@ -520,11 +520,11 @@ def test_unfit_source_is_refused(masks, tmp_path, change, message):
 
 
 def test_absent_or_empty_source_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"in is no folder\."):
+    with pytest.raises(FileNotFoundError, match=r"in is not a folder\."):
         simulate(tmp_path / "in", tmp_path / "out")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / ".hidden.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"in holds no mask: no file of a type that holds one, \.nii, \.nii\.gz,"):
+    with pytest.raises(ValueError, match=r"in holds no mask file, \.nii, \.nii\.gz,"):
         simulate(tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

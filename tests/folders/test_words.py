@@ -73,7 +73,7 @@ DONE = [
     ),
     pytest.param(
         row("keep", pairs=1, held_out=judged(0)),
-        "labels stay: a single case has both labels, which leaves none to judge a shift by; have one more drawn again",
+        "labels stay: a single case has both labels, so no other case can judge a shift; have one more drawn again",
         id="one-pair",
     ),
     pytest.param(
@@ -108,12 +108,12 @@ def test_what_was_done_names_the_rule(own, expected):
         pytest.param(
             row("blend", pairs=0, held_out=judged(4, of="predictions")),
             "on 4 held-out cases, each judged by the others: Dice of the predictions .770 uncorrected, .957 corrected; "
-            "what labels gain is not known, since no case has both",
+            "the gain of the labels is unknown, since no case has both labels",
             id="predictions",
         ),
         pytest.param(
             row(held_out=judged(0, "a single clean case carries it")),
-            "a single case carries it, and nothing is held out to judge it by",
+            "based on a single case; no held-out case confirms it",
             id="a-single-case",
         ),
         pytest.param(row("blend", held_out=judged(0, "as asked")), "made as asked, not judged", id="as-asked"),
@@ -164,8 +164,8 @@ HEADLINES = [
     ),
     pytest.param(
         report(disc=row(verdict="cannot tell", held_out=judged(0, "a single clean case carries it"))),
-        "Whether the labels are biased cannot be told from these clean cases. The labels were moved; the originals are "
-        "untouched. A single case carries this, and nothing is held out to judge it by.",
+        "These clean cases do not show whether the labels are biased. The labels were moved; the originals are "
+        "untouched. This is based on a single case; no held-out case confirms it.",
         id="a-single-case",
     ),
     pytest.param(
@@ -207,12 +207,12 @@ def test_existence_and_other_values_are_told():
     result = {"unit": "mm", "unit_stated": True, "unused": [], "other_values": {}}
     assert folder_notes(result) == []
     assert folder_notes(result | {"unused": ["a.png"], "other_values": {"7": 3}}) == [
-        "1 clean label without a label of the same name told nothing of the bias: a.png.",
-        "Value 7, of none of the classes, stays in 3 labels.",
+        "1 clean label without a label of the same name did not count for the bias: a.png.",
+        "Value 7 is not a class and stays in 3 labels.",
     ]
     assert file_notes(result | {"unit_stated": False, "unused": list("abcdefg")}) == [
-        "Some files state no unit of length; theirs is taken for mm.",
-        "7 clean labels without a label of the same name told nothing of the bias: a, b, c, d, e and 2 more.",
+        "Some files state no unit of length; mm is assumed.",
+        "7 clean labels without a label of the same name did not count for the bias: a, b, c, d, e and 2 more.",
     ]
 
 

@@ -257,8 +257,7 @@ def test_class_keeps_its_labels_for_a_reason(build, caplog, changes, agreement, 
     assert record["correction"]["inner"]["given_labels"]["spread"] is None  # no nan, which JSON has not
     expected = (
         f"Round 2, inner: the network agrees with the labels that it learnt from (Dice {agreement:.3f}) more than with "
-        "the clean ones, corrected (0.950): it has memorised them. More checks_per_round, or folds, help where they "
-        "are wrong in ways that the image does not show."
+        "the clean ones, corrected (0.950): it has memorised them. Try more checks_per_round, or folds."
     )
     assert told(caplog) == ([expected] if memorised else [])
 
@@ -365,7 +364,7 @@ def test_shift_that_leaves_too_little_is_refused(build, caplog):
         assert (label[0] == (depths_of(store, k)[0] >= 0)).mean() > 0.99
         np.testing.assert_array_equal(label[1], given[1])
     assert told(caplog) == [
-        "Round 1, inner: 4 objects were not shifted, since too little of them would be left.",
+        "Round 1, inner: 4 objects were not shifted: less than half of them would be left.",
     ]
 
 

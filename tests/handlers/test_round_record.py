@@ -17,14 +17,14 @@ OPTIONS = options_of(progress=False)
 UNBIASED, CANNOT_TELL, UNDEFINED = (("unbiased",) * 2, ("unbiased", "cannot tell"), ("cannot tell",) * 2)
 WIDE, FIRST, LAST, PUBLISHED = ((0.0, 4.0), (-2.0, 0.0)), {"is_first": True}, {"is_last": True}, {"as_asked": True}
 SMALL = "the bias of every class is under one voxel"
-NONE_BETTER = "no correction of any class makes labels clearly better"
-MEASURED = "the measured bias of every class is under one voxel, though its interval cannot tell"
+NONE_BETTER = "no correction clearly improves the labels of any class"
+MEASURED = "the measured bias of every class is under one voxel, though its interval is wider"
 TOLD = "the bias of every class whose bias can be told is under one voxel"
 OVER = "the last round of training is over"
-UNKNOWN = "; the network has not learnt lesion (Dice 0.43), so that its bias cannot be told: train longer"
+UNKNOWN = "; the network has not learnt lesion (Dice 0.43), so its bias is unknown: train longer"
 NOTHING = (
-    "there is no verdict; the network has not learnt liver (Dice 0.80), lesion (Dice 0.43), so that its bias cannot be "
-    "told: train longer"
+    "there is no verdict; the network has not learnt liver (Dice 0.80), lesion (Dice 0.43), so its bias is unknown: "
+    "train longer"
 )
 
 
@@ -189,8 +189,8 @@ def test_log_says_what_was_found_of_each_class(caplog):
         ),
         (
             "WARNING",
-            "Round 3, lesion: with a Dice of 0.25 on the clean cases that hold it, before the correction, the network "
-            "has not learnt it; it corrects no labels of this class. Train longer.",
+            "Round 3, lesion: the network has not learnt this class (Dice 0.25 on the clean cases with it, "
+            "before correction) and corrects none of its labels. Train longer.",
         ),
         (
             "WARNING",

@@ -522,7 +522,7 @@ def test_finished_run_does_not_train_again(tmp_path, caplog):
     store.restore(0)
     with caplog.at_level(logging.WARNING):
         build_resumable(tmp_path)[0].run()
-    assert "The current labels are those of round 0, not of round 1, which the run has kept." in caplog.text
+    assert "The current labels are those of round 0, not of round 1, which the run kept." in caplog.text
     assert store.current == 0
     store.discard(1)
     with pytest.raises(ValueError, match=r"must hold the rounds that this run has made, but \[1\] are missing"):

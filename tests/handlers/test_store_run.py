@@ -515,7 +515,7 @@ def test_file_that_no_loader_could_load_is_named(build, tmp_path, caplog, messag
     with caplog.at_level(logging.INFO), pytest.raises(ValueError, match=r"x\.nii\.gz is empty") as caught:
         trainer.run()
     assert caught.value.__cause__ is errors[0]
-    assert "A file could not be loaded; looking for one that is damaged." in caplog.text
+    assert "A file could not be loaded; looking for a damaged file." in caplog.text
     run._fail(trainer, RuntimeError("something else"))  # of which nothing is said
 
 

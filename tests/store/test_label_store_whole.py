@@ -204,7 +204,7 @@ def test_exported_data_list_is_one_of_monai(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"file must be a new file, got .*round1\.json, which exists\."):
         export_datalist(store, tmp_path / "lists" / "round1.json")
     store.cases[0]["weight"] = np.ones(3)
-    with pytest.raises(ValueError, match=r"holds what JSON can hold only, but a case does not"):
+    with pytest.raises(ValueError, match=r"must be JSON, but a case is not"):
         export_datalist(store, tmp_path / "other.json")
 
 

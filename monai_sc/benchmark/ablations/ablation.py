@@ -79,7 +79,7 @@ def write_rounds(store: LabelStore, history: Sequence[Mapping[str, Any]], output
         if clean is not None:
             scores[str(case["id"])] = [dice(store.read(str(case["id"]), number), clean) for number in store.rounds]
     if not scores:
-        raise ValueError("The clean labels of the store must be known, to say how good a round is.")
+        raise ValueError("The clean labels of the store must be known, to measure a round.")
     arrays: dict[str, np.ndarray] = {}
     cases = []
     for k, name in enumerate(store.class_names):
@@ -132,7 +132,7 @@ class Setup:
         dataset_dir: of the bundle's data.
         seeds: of noise and training.
         noise: id under ``noises`` of the bundle.
-        quick: the smaller setting of the bundle.
+        quick: use the smaller settings of the bundle.
         overrides: values of ids of the configs.
     """
 
@@ -174,7 +174,7 @@ class Setup:
             ValueError: when ``overrides`` hold one of ``changes``.
         """
         if both := sorted(dict(self.overrides).keys() & dict(changes or {}).keys()):
-            raise ValueError(f"--set must not give {both[0]!r}, to which this ablation gives a value of its own.")
+            raise ValueError(f"--set must not give {both[0]!r}, which this ablation sets itself.")
         name, config = find_method(method)
         title = f"{axis}-{value}/{name}/seed-{seed}"
         first = [CLEAN_CASES] if with_clean and name not in WITHOUT_CLEAN_CASES else []

@@ -32,7 +32,7 @@ def plot_noise_level(rows: Rows) -> Figure:
             _draw_band(axes, values, label=method, **line_style(k))
     for axes, title in (
         (left, "Networks: Dice on the test cases"),
-        (right, "Labels that they learnt from in the end"),
+        (right, "Their final training labels"),
     ):
         axes.set_title(title, fontsize=11)
         axes.set_xlabel("steps T of the Markov noise (class with most)")
@@ -152,7 +152,7 @@ def plot_holes(row: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Figu
             axes.set_title(f"{title}{scores}", fontsize=11)
         text = {"rotation": 90, "ha": "right", "va": "center", "transform": panels[0].transAxes}
         panels[0].text(-0.04, 0.5, f"{shown_name(name)}, {shown_name(case)}", **text)
-    figure.suptitle("Labels with holes, and what the correction makes of them", fontsize=13)
+    figure.suptitle("Correction of labels with holes", fontsize=13)
     figure.supxlabel(f"Stopped: {row['stop_reason']}.", fontsize=10, color="0.3")
     return figure
 

@@ -168,8 +168,7 @@ def _load(place: Path, case_id: str) -> tuple[np.ndarray, np.ndarray] | None:
         if place.is_dir():
             return None
         raise FileNotFoundError(
-            f"{place} must hold the maps of cases, but it is gone; processes that load data must start anew with every "
-            "epoch."
+            f"{place} must hold the maps of cases, but it is gone; loader workers must restart every epoch."
         ) from None
 
 

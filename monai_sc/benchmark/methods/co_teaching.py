@@ -206,7 +206,7 @@ class CoTeachingPlusTrainer(Trainer):
         if len(first) == len(second) and all(map(torch.equal, first, second)):
             raise ValueError(
                 "networks must have different weights at the start, got the same, and such networks never disagree; "
-                "make the second one with other random numbers."
+                "initialise the second one with another seed."
             )
 
     def _iteration(self, engine: CoTeachingPlusTrainer, batchdata: Any) -> Any:

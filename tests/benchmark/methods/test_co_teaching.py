@@ -376,7 +376,7 @@ def test_networks_with_the_same_weights_are_refused(tmp_path):
     torch.save({"model": trainer.network.state_dict(), "peer": trainer.network.state_dict()}, tmp_path / "both.pt")
     load = {"model": trainer.networks[0], "peer": trainer.networks[1]}
     CheckpointLoader(str(tmp_path / "both.pt"), load).attach(trainer)
-    with pytest.raises(ValueError, match=r"make the second one with other random numbers\.$"):
+    with pytest.raises(ValueError, match=r"initialise the second one with another seed\.$"):
         trainer.run()
     network = make_network(0)
     with pytest.raises(ValueError, match=r"networks must be two different ones, got one twice\.$"):
