@@ -39,17 +39,22 @@ def finish(processes, timeout=200):
     return [0 if a and s == -signal.SIGABRT else s for a, s in zip(aborted, status, strict=True)], outputs
 
 
-@pytest.mark.slow
-def test_two_processes_give_the_labels_and_the_bias_of_one(tmp_path):
+def one_and_two(folder, *options):
+    """Return the results of a run of one process and of one of two."""
     pytest.importorskip("monai", minversion="1.6", reason="accumulation_steps came with MONAI 1.6")
     results = []
-    for name, options, ranks in (("one", ["--micro-batches", "2"], 1), ("two", [], 2)):
-        folder = tmp_path / name
-        status, outputs = finish(start(folder, "--fixed", *options, ranks=ranks))
+    for name, own, ranks in (("one", ["--micro-batches", "2"], 1), ("two", [], 2)):
+        status, outputs = finish(start(folder / name, "--fixed", *options, *own, ranks=ranks))
         assert status == [0] * ranks, outputs
-        results.append(json.loads((folder / "out" / "result.json").read_text().replace(str(folder), "")))
-        assert not [f for f in (folder / "out" / "labels").rglob(".*") if f.name != ".lock"]
-    one, two = results
+        text = (folder / name / "out" / "result.json").read_text()
+        results.append(json.loads(text.replace(str(folder / name), "")))
+        assert not [f for f in (folder / name / "out" / "labels").rglob(".*") if f.name != ".lock"]
+    return results
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_labels_and_the_bias_of_one(tmp_path):
+    one, two = results = one_and_two(tmp_path)
     for entries in (*one["manifests"].values(), *two["manifests"].values()):
         for entry in entries:
             for source in entry["sources"]:
@@ -67,14 +72,7 @@ def test_two_processes_give_the_labels_and_the_bias_of_one(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_begin_with_the_moved_labels_and_give_the_fits_of_one(tmp_path):
-    pytest.importorskip("monai", minversion="1.6", reason="accumulation_steps came with MONAI 1.6")
-    results = []
-    for name, options, ranks in (("one", ["--micro-batches", "2"], 1), ("two", [], 2)):
-        folder = tmp_path / name
-        status, outputs = finish(start(folder, "--fixed", "--pairs", "5", *options, ranks=ranks))
-        assert status == [0] * ranks, outputs
-        results.append(json.loads((folder / "out" / "result.json").read_text().replace(str(folder), "")))
-    one, two = results
+    one, two = one_and_two(tmp_path, "--pairs", "5")
     assert one["rounds"][:2] == [0, 1]
     assert one["history"][0]["round"] == 1
     assert one["history"][0]["fits"]
@@ -104,13 +102,7 @@ def assert_alike(one, two, where=""):
 
 @pytest.mark.slow
 def test_two_processes_learn_from_the_confident_voxels_of_both(tmp_path):
-    pytest.importorskip("monai", minversion="1.6", reason="accumulation_steps came with MONAI 1.6")
-    results = []
-    for name, options, ranks in (("one", ["--micro-batches", "2"], 1), ("two", [], 2)):
-        folder = tmp_path / name
-        status, outputs = finish(start(folder, "--fixed", "--confident", *options, ranks=ranks))
-        assert status == [0] * ranks, outputs
-        results.append(json.loads((folder / "out" / "result.json").read_text()))
+    results = one_and_two(tmp_path, "--confident")
     (one,), (two,) = (result["history"] for result in results)
     assert results[1]["rounds"] == [0, 1]
     assert one["label_counts"] == two["label_counts"]
@@ -135,18 +127,18 @@ def test_killed_process_ends_the_other_one_with_a_message(tmp_path, rank, moment
 
 
 @pytest.mark.slow
-def test_process_that_fails_in_the_evaluator_ends_the_other_one(tmp_path):
-    status, outputs = finish(start(tmp_path, "--fixed", "--fail-on-rank", "1", "--at", "evaluation", ranks=2))
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [
+        ("evaluation", "Another process of this run has ended, so rank 0 ends too"),
+        ("relabelling", "Rank 0 ends, since rank 1 failed: RuntimeError: the scanner is on fire"),
+    ],
+)
+def test_failing_process_ends_the_other_one_and_tells_it_why(tmp_path, moment, message):
+    status, outputs = finish(start(tmp_path, "--fixed", "--fail-on-rank", "1", "--at", moment, ranks=2))
     assert status == [1, 1]
+    assert message in outputs[0]
     assert "the scanner is on fire" in outputs[1]
-    assert "Another process of this run has ended, so rank 0 ends too" in outputs[0]
-
-
-@pytest.mark.slow
-def test_failing_process_tells_the_other_one_why(tmp_path):
-    status, outputs = finish(start(tmp_path, "--fixed", "--fail-on-rank", "1", "--at", "relabelling", ranks=2))
-    assert status == [1, 1]
-    assert "Rank 0 ends, since rank 1 failed: RuntimeError: the scanner is on fire" in outputs[0]
     assert not list((tmp_path / "out" / "labels").glob("round-*"))
 
 
