@@ -114,10 +114,5 @@ def test_one_case_with_both_labels_is_said_to_carry_nothing(here, capsys):
     assert "Class 255: labels stay: a single case has both labels, which leaves none to judge a shift by" in printed
     assert "All labels were left as they were given, but those of the 1 case with a clean label" in printed
     assert "corrected" not in printed.replace(str(here), "")
-    for k in range(1, 10):
-        given, out = (np.asarray(Image.open(here / part / f"{k}.png")) for part in ("labels", "out"))
-        np.testing.assert_array_equal(out, given)
-    assert {case["source"] for case in json.loads((here / "out" / "report_data.json").read_text())["cases"]} == {
-        "clean",
-        "given",
-    }
+    cases = json.loads((here / "out" / "report_data.json").read_text())["cases"]
+    assert {case["source"] for case in cases} == {"clean", "given"}

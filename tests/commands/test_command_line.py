@@ -240,24 +240,16 @@ def test_script_is_the_module(monkeypatch, capsys):
 
 def test_page_names_every_command():
     page = (ROOT / "docs" / "command_line.md").read_text()
-    for command in WRONG:
-        assert f"\n| `{command}` | " in page
+    assert set(re.findall(r"^## (.+)$", page, re.MULTILINE)) >= set(WRONG)
 
 
 @pytest.mark.parametrize("command", [["--help"], ["completion", "bash"]], ids=["short", "long"])
-def test_reader_who_has_enough_is_no_error(tmp_path, command):
+def test_reader_who_has_enough_is_no_error(command):
     read, write = os.pipe()
     os.close(read)
+    call = [sys.executable, "-m", "monai_sc", *command]
     with os.fdopen(write, "w") as output:
-        done = subprocess.run(
-            [sys.executable, "-m", "monai_sc", *command],
-            cwd=tmp_path,
-            stdout=output,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=280,
-            check=False,
-        )
+        done = subprocess.run(call, stdout=output, stderr=subprocess.PIPE, text=True, timeout=280, check=False)
     assert done.stderr == ""
     assert done.returncode in (0, 1)
 

@@ -100,7 +100,6 @@ REFUSED = [
     ([*NOISE, "--target-dice=0.8"], "Error: Give num_steps or a target, not both."),
     ([*NOISE, "--structure=lung"], "Error: structure is of a preset, got 'lung' without one."),
     ([*NOISE, "--workers=0"], "Error: workers must be at least 1 and seed at least 0, got 0 and 0."),
-    ([*NOISE, "--slice-axis=1"], "Error: slice_axis must be 0, 1 or 2, and goes with in_plane=True only, got 1."),
     (["--num-steps=3,4", *NOISE[1:]], "Error: num_steps must have one value per class (1), got 2."),
     (["--preset=x"], "Error: preset must be one of jsrt-expand, "),
     (["--preset=jsrt-expand"], "Error: preset 'jsrt-expand' has a num_steps for each of its 3 structures; choose one"),

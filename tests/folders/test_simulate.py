@@ -195,19 +195,13 @@ def test_manifest_tells_what_was_done(masks, tmp_path):
     assert rows[2]["displacement_mm"] is None
 
 
-def test_same_bytes_in_another_folder_at_another_time(masks, tmp_path):
-    simulate(masks, tmp_path / "a")
-    time.sleep(1.1)  # the time in a gzip header counts seconds
-    simulate(masks, tmp_path / "b" / "c")
-    assert contents(tmp_path / "a") == contents(tmp_path / "b" / "c")
-    start = (tmp_path / "a" / NAMES[1]).read_bytes()[:8]
-    assert start == b"\x1f\x8b\x08\x00" + bytes(4)  # no name, no time
-
-
-def test_two_workers_write_what_one_writes(masks, tmp_path):
+def test_two_workers_write_what_one_writes_at_another_time(masks, tmp_path):
     simulate(masks, tmp_path / "one")
-    simulate(masks, tmp_path / "two", workers=2)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    time.sleep(1.1)  # the time in a gzip header counts seconds
+    simulate(masks, tmp_path / "b" / "two", workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "b" / "two")
+    start = (tmp_path / "one" / NAMES[1]).read_bytes()[:8]
+    assert start == b"\x1f\x8b\x08\x00" + bytes(4)  # no name, no time
     (masks / "site A" / "case.nii.gz").write_bytes(b"nonsense")
     with pytest.raises(SimulationError, match=r"site A/case\.nii\.gz cannot be simulated: it cannot be read"):
         simulate(masks, tmp_path / "three", workers=2)
@@ -519,14 +513,17 @@ def test_unfit_source_is_refused(masks, tmp_path, change, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_absent_or_empty_source_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"in is not a folder\."):
-        simulate(tmp_path / "in", tmp_path / "out")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / ".hidden.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"in holds no mask file, \.nii, \.nii\.gz,"):
-        simulate(tmp_path / "in", tmp_path / "out")
+def test_absent_or_empty_source_and_a_file_as_target_are_refused(masks, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"absent is (no|not a) folder\."):
+        simulate(tmp_path / "absent", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".hidden.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"empty holds no mask: no file of a type that holds one, \.nii, \.nii\.gz,"):
+        simulate(tmp_path / "empty", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ValueError, match=r"out must be a folder, but is a file\."):
+        simulate(masks, tmp_path / "out")
 
 
 def _linked(masks):
@@ -570,15 +567,8 @@ def test_folder_with_other_files_is_refused(masks, tmp_path, add, message):
     assert contents(tmp_path) == before
 
 
-def test_file_in_place_of_a_folder_is_refused(masks, tmp_path):
-    (tmp_path / "out").write_text("")
-    with pytest.raises(ValueError, match=r"out must be a folder, but is a file\."):
-        simulate(masks, tmp_path / "out")
-
-
 def _rewrite(path):
-    array = blob(SHAPE_2D, [255], seed=2)
-    write(path, array)
+    write(path, blob(SHAPE_2D, [255], seed=2))
 
 
 OTHERS = [
