@@ -57,10 +57,12 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", required=True, help="folder for the results; an existing one is resumed"
     )
     parser.add_argument("--dataset-dir", metavar="DIR", help="data of the bundle (default: data in its folder)")
-    parser.add_argument("--seeds", metavar="N", type=seeds, default=[0], help="how many, or which: 0,3,5 (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="the smaller setting of the bundle")
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trainings at the same time (default: 1)")
-    text = "of the configs; may be repeated"
+    parser.add_argument(
+        "--seeds", metavar="N", type=seeds, default=[0], help=("number of seeds, or a list: 0,3,5 (default: 1)")
+    )
+    parser.add_argument("--quick", action="store_true", help="use the smaller settings of the bundle")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="number of parallel trainings (default: 1)")
+    text = "override an id of the configs; may be repeated"
     parser.add_argument(
         "--set", dest="overrides", metavar="ID=VALUE", type=_override, action="append", default=[], help=text
     )

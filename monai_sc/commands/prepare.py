@@ -36,18 +36,18 @@ def add_prepare(commands: Any) -> None:
     parser.add_argument("--size", metavar="N", type=int, nargs="+", help="width, height (and depth) of the images")
     parser.add_argument("--native", action="store_true", help="keep the size of each image instead")
     parser.add_argument("--partial", action="store_true", help="prepare what is there when files are missing")
-    text = "stop at a damaged file, or leave its case out (default: raise)"
+    text = "stop at a damaged file, or skip its case (default: raise)"
     parser.add_argument("--on-bad-case", choices=("raise", "skip"), default="raise", help=text)
     text = "shares of training, clean and test cases, such as 6 2 2"
     parser.add_argument("--split", metavar="N", type=int, nargs=3, help=text)
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of splits that are drawn (default: 0)")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of random splits (default: 0)")
     own: dict[str, tuple[str, dict[str, Any]]] = {  # each is an argument of a layout
         "modalities": (
             "brats2020: flair, t1, t1ce, t2; one channel each (default: flair)",
             {"metavar": "M", "nargs": "+"},
         ),
         "agreement": (
-            "lidc_idri: annotators who drew what is true, of four (default: 3)",
+            "lidc_idri: of the four annotators, how many must agree (default: 3)",
             {"metavar": "N", "type": int},
         ),
         "noisy": (
@@ -56,7 +56,7 @@ def add_prepare(commands: Any) -> None:
         ),
         "gaps": ("lidc_idri: accept scans whose slices are not evenly spaced", {"action": "store_true"}),
         "min_car_share": (
-            "cityscapes: of the pixels of an image that counts (default: 0.01)",
+            "cityscapes: minimum share of car pixels in an image (default: 0.01)",
             {"metavar": "P", "type": float},
         ),
     }

@@ -518,7 +518,7 @@ def test_absent_or_empty_source_and_a_file_as_target_are_refused(masks, tmp_path
         simulate(tmp_path / "absent", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / ".hidden.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"empty holds no mask: no file of a type that holds one, \.nii, \.nii\.gz,"):
+    with pytest.raises(ValueError, match=r"empty holds no mask file, \.nii, \.nii\.gz,"):
         simulate(tmp_path / "empty", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").write_text("")
