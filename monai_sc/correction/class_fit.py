@@ -57,7 +57,7 @@ class ClassBias:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a correction is worth on clean cases that had no say in it.
+    """What a correction is worth on held-out clean cases.
 
     Attributes:
         of: ``"labels"``, compared with the given ones, or ``"predictions"``, compared with uncorrected ones.
@@ -101,7 +101,7 @@ class ClassFit:
         source: of a corrected label, one of ``SOURCES``.
         network: bias of the predictions.
         labels: bias of the given labels, where cases have both.
-        judged: what the correction is worth on cases that had no say.
+        judged: what the correction is worth on held-out cases.
         judged_labels: the same for labels, where cases have both.
         dice_present: mean Dice of the uncorrected prediction over the clean cases that hold the class.
         limit: a corrected label that differs more than this (1 less Dice) from the moved given one is not believed.

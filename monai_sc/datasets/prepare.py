@@ -337,7 +337,7 @@ def prepare(
         options: of the data set, see its class.
 
     Raises:
-        ValueError: when an argument is wrong, ``source`` is no such data set or not complete, or ``out`` holds
+        ValueError: when an argument is wrong, ``source`` is not such a data set or not complete, or ``out`` holds
             something else.
         PreparationError: when a file cannot be used; in one sentence.
         OSError: naming the file, when the disk cannot take it.

@@ -60,7 +60,7 @@ def check_cases(cases: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         ValueError: when the list is empty, an id is unfit or repeated (upper and lower case count as the same), or
             cases differ in their number of label files.
-        TypeError: when a case is not a dictionary, names no files, or its foreground is no number.
+        TypeError: when a case is not a dictionary, names no files, or its foreground is not a number.
         KeyError: when a case lacks ``id``, ``image`` or ``label``.
         FileNotFoundError: when a file does not exist.
     """
@@ -82,7 +82,7 @@ def check_list(cases: Sequence[Mapping[str, Any]]) -> None:
 
     Raises:
         ValueError: when the list is empty, an id is unfit or repeated, or cases differ in their number of label files.
-        TypeError: when a case is not a dictionary, names no files, or its foreground is no number.
+        TypeError: when a case is not a dictionary, names no files, or its foreground is not a number.
         KeyError: when a case lacks ``id``, ``image`` or ``label``.
     """
     if not cases:

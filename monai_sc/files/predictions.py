@@ -131,7 +131,7 @@ def _check_shape(path: Path, told: tuple[int, ...], shape: tuple[int, ...]) -> N
 
 def _from_npz(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, bool]:
     if not zipfile.is_zipfile(path):
-        raise ValueError("it is no npz file")
+        raise ValueError("it is not an npz file")
     with np.load(path, allow_pickle=False) as content:
         keys = [key for key in (*PROBABILITY_KEYS, "logits") if key in content.files]
         if not keys:

@@ -10,7 +10,7 @@ import numpy as np
 File = TypeVar("File", bound=Hashable)
 
 MAX_CLASSES = 255
-FULL_SCALE = 64  # the least foreground of a mask that is no 0 and 1, such as 255
+FULL_SCALE = 64  # the least foreground of a mask that is not 0 and 1, such as 255
 SAMPLE, SLABS = 2**17, 8  # voxels that are looked at, and in how many parts of a larger file
 JUDGED = 8  # files of a folder
 PART = 2**20  # voxels whose values are sorted at once
@@ -48,7 +48,7 @@ def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def why_no_label(values: np.ndarray, *, found: np.ndarray | None = None, ignore: float | None = None) -> str:
-    """Return what speaks against the values of a file being those of a mask or a label map; nothing if nothing does.
+    """Return why the values of a file are not those of a mask or a label map; nothing if they are.
 
     A label has few values, and each of them fills regions. An image has many, which change from voxel to voxel. A mask
     that was saved as JPEG has some more close to 0 and to its maximum, one that was smoothed or resampled linearly some

@@ -39,7 +39,7 @@ def file_suffix(path: Path) -> str:
 
 
 def name_suffix(path: Path) -> str:
-    """Return how the name of a copy of a label file ends: ``.seg.nrrd`` tells 3D Slicer that it is no image."""
+    """Return how the name of a copy of a label file ends: ``.seg.nrrd`` tells 3D Slicer that it is not an image."""
     return next((suffix for suffix in DOUBLE if path.name.lower().endswith(suffix)), file_suffix(path))
 
 

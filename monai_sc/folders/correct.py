@@ -61,7 +61,7 @@ def correct_folder(
 
     Without predictions, labels are moved by what the cases with both labels say of the bias. With them, the network's
     labels are compared with moved and with given ones, and the best take their place, class by class, where cases that
-    had no say speak for it (:py:class:`~monai_sc.correction.SpatialCorrector`).
+    were held out show that it helps (:py:class:`~monai_sc.correction.SpatialCorrector`).
 
     Args:
         labels: folder of label maps, or of masks of one value; only read.

@@ -64,7 +64,7 @@ def _why_kept(row: Row, num_pairs: int) -> str:
 
 
 def held_out_words(row: Row) -> str:
-    """Return what the correction of a class is worth on cases that had no say; empty where there is nothing to say."""
+    """Return what the correction of a class is worth on held-out cases; empty where there is nothing to say."""
     own, kept = row["held_out"], source_of(row) == "keep"
     if own["cases"]:
         where = f"on {counted(own['cases'], 'held-out case')}"

@@ -42,7 +42,7 @@ def split_label_map(label_map: NdarrayOrTensor, classes: Sequence[int], *, backg
     Args:
         label_map: ``(1, *spatial)``, whole numbers in any dtype.
         classes: the values, in the order of the masks. A class that the map lacks has an empty mask.
-        background: the value of the background, which is no class.
+        background: the value of the background, which is not a class.
 
     Raises:
         ValueError: when the map has more than one channel or holds other than whole numbers, or ``classes`` repeats a

@@ -196,7 +196,7 @@ def check_markov_parameters(**parameters: Unpack[MarkovParameters]) -> None:
     """
     for name in parameters.keys() - MarkovParameters.__annotations__.keys():
         raise TypeError(
-            f"{name} is no parameter of the Markov label noise, which has "
+            f"{name} is not a parameter of the Markov label noise, which has "
             f"{', '.join(MarkovParameters.__annotations__)}."
         )
     for name in PER_CHANNEL[:3]:

@@ -30,7 +30,7 @@ class RoundEvents(EventEnum):
     """Events of a trainer whose labels are corrected.
 
     ``ROUND_COMPLETED`` is fired at the end of each round, when its record is in ``engine.state.spatial_correction``
-    and the labels that follow from it are in force.
+    and the labels that follow from it are current.
     """
 
     ROUND_COMPLETED = "spatial_correction_round_completed"

@@ -66,7 +66,7 @@ def summarise_run(
         nothing was lost; and ``skipped``: why cases were left out, by id.
 
     Raises:
-        ValueError: when ``history`` is empty, or shorter than the round in force.
+        ValueError: when ``history`` is empty, or shorter than the current round.
     """
     if not history:
         raise ValueError("history must hold at least one round, got none; train for at least epochs_per_round epochs.")
@@ -101,7 +101,7 @@ def label_dice(store: LabelStore) -> dict[str, list[float]]:
     """Return the mean Dice of labels and clean labels, by class, over the cases whose clean labels are known.
 
     Returns:
-        ``given``, of round 0, and ``corrected``, of the round in force if that is a later one; nothing if no clean
+        ``given``, of round 0, and ``corrected``, of the current round if that is a later one; nothing if no clean
         label is known.
     """
     scores: dict[str, list[np.ndarray]] = {"given": [], "corrected": []}

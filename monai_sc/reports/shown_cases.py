@@ -21,7 +21,7 @@ IMAGES = (*WRITABLE, ".jpg", ".jpeg")
 class ShownCases(Sequence[dict[str, Any]]):
     """Cases of a store as :py:func:`~monai_sc.reports.plot_correction` draws them, each read when it is asked for.
 
-    They are those whose labels the round in force changed most and least, and evenly between; in round 0, those at even
+    They are those whose labels the current round changed most and least, and evenly between; in round 0, those at even
     distances in the list.
     """
 

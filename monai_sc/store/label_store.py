@@ -48,7 +48,7 @@ class LabelStore(RoundFolders):
         round-001/round.json       what was done: the parameters of the round
         round-001/manifest.jsonl   one line per case: files and sources with SHA-256, what was done, what it changed
         round-001/CASE/CLASS.png   (CASE/label.png where labels are maps)
-        current.json               the round that is in force
+        current.json               the current round
         store.json                 the arguments of the store, from which :py:meth:`open` makes it again
 
     A round is written under a temporary name, flushed and renamed, so that it is there whole or not at all. In a
@@ -249,7 +249,7 @@ class LabelStore(RoundFolders):
 
     @contextmanager
     def write_round(self, number: int, record: Mapping[str, Any], *, previous: int = 0) -> Iterator[RoundWriter]:
-        """Write a whole round, and put it in force: in a ``with`` block, ``write`` every case once.
+        """Write a whole round, and make it the current one: in a ``with`` block, ``write`` every case once.
 
         If the block raises, or leaves out a case, nothing of the round stays. In a training of several processes each
         enters the block, and writes its own cases.

@@ -58,7 +58,7 @@ class RoundFolders:
 
     @property
     def current(self) -> int:
-        """The round that is in force, which is the last one that was written or restored."""
+        """The current round: the last one that was written or restored."""
         file = self.root / CURRENT
         if not file.is_file():
             return 0
@@ -154,7 +154,7 @@ class RoundFolders:
         release_folder(self.root)
 
     def restore(self, number: int) -> None:
-        """Put a round in force. No round is deleted by it.
+        """Make a round the current one. No round is deleted.
 
         Raises:
             ValueError: when there is no such round, or another process writes into the store.
@@ -263,7 +263,7 @@ def write_round(
             gather()
         except BaseException as error:
             if is_main():
-                if final.is_dir() and store.current != number:  # whole, but not in force
+                if final.is_dir() and store.current != number:  # whole, but not current
                     final.rename(partial)
                 shutil.rmtree(partial, ignore_errors=True)
             elif isinstance(error, OSError) and not partial.exists():

@@ -53,7 +53,7 @@ def file_grid(image: torch.Tensor, metric: str) -> FileGrid:
 def unpadded_box(image: torch.Tensor) -> tuple[slice, ...]:
     """Return the part of ``image`` ``(channels, *spatial)`` that its last transforms have not added by padding.
 
-    What was padded is no part of the scan: a structure does not end where it begins.
+    What was padded is not part of the scan: a structure does not end where it begins.
     """
     box = [slice(0, size) for size in image.shape[1:]]
     for operation in reversed(getattr(image, "applied_operations", [])):

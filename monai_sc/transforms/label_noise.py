@@ -41,7 +41,7 @@ class RandLabelNoise(RandomizableTransform):
         unit: of lengths: ``"voxel"``, or ``"mm"`` by the affine of a ``MetaTensor``.
         classes: the values of a label map that become noisy.
         overlap: ``"nearest"`` or ``"priority"``, of noisy classes.
-        background: the value of a label map that is no class.
+        background: the value of a label map that is not a class.
     """
 
     backend = [TransformBackends.NUMPY]

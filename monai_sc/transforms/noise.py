@@ -36,7 +36,7 @@ class RandMarkovLabelNoise(RandLabelNoise):
             ``MetaTensor``.
         classes: the values of a label map that become noisy, ``None`` for binary channels.
         overlap: ``"nearest"`` or ``"priority"``, of noisy classes.
-        background: the value of a label map that is no class.
+        background: the value of a label map that is not a class.
         parameters: ``num_steps``, ``expansion_prob``, ``march_prob`` and ``flip_prob`` (one value, or one per channel);
             ``smoothing``, ``smooth_sigma`` and ``smooth_radius``; ``step_size``, in mm; ``in_plane``, ``slice_axis``
             (by default that of the largest spacing in the affine) and ``slice_correlation``.

@@ -103,7 +103,7 @@ REFUSED = [
     (["--num-steps=3,4", *NOISE[1:]], "Error: num_steps must have one value per class (1), got 2."),
     (["--preset=x"], "Error: preset must be one of jsrt-expand, "),
     (["--preset=jsrt-expand"], "Error: preset 'jsrt-expand' has a num_steps for each of its 3 structures; choose one"),
-    (["--preset=isic-mixed", "--march-prob=1"], "Error: march_prob is no parameter of preset 'isic-mixed', which"),
+    (["--preset=isic-mixed", "--march-prob=1"], "Error: march_prob is not a parameter of preset 'isic-mixed', which"),
     (["--preset=isic-mixed", "--target-dice=1"], "Error: A target needs a noise with steps, which preset 'isic-mixed'"),
     ([*NOISE[1:], "--target-dice=0.8", "--target-displacement=2"], "Error: target_dice and target_displacement must n"),
     ([*NOISE[1:], "--target-displacement=-2", "--unit=mm"], "Error: unit='mm', and in_plane without slice_axis, need"),

@@ -135,7 +135,7 @@ def test_options_out_of_range_are_refused(transform, own, options, message):
     [
         pytest.param({"num_steps": 3}, "expansion_prob must be given", id="missing"),
         pytest.param(
-            {**NOISE, "theta": 3}, "theta is no parameter of the Markov label noise, which has ", id="unknown"
+            {**NOISE, "theta": 3}, "theta is not a parameter of the Markov label noise, which has ", id="unknown"
         ),
     ],
 )

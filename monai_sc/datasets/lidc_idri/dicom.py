@@ -42,7 +42,7 @@ class Reading:
     Attributes:
         file: that this is from.
         series_uid: of the scan.
-        readers: the nodules of each, one tuple for every reading session; what is no nodule is left out.
+        readers: the nodules of each, one tuple for every reading session; what is not a nodule is left out.
     """
 
     file: Path

@@ -74,7 +74,7 @@ def write_chest_xray(folder: Path, patient: str, uids: tuple[str, str]) -> None:
 def write_xml(
     file: Path, series_uid: str, slices: Sequence[tuple[str, float]], readers: Sequence[Sequence[Sequence[Roi]]]
 ) -> None:
-    """Write what readers marked in a scan, with one mark of what is no nodule by the first."""
+    """Write what readers marked in a scan, with one mark of what is not a nodule by the first."""
     root = ElementTree.Element("LidcReadMessage", xmlns=NAMESPACE, uid="1.2.3")
     header = ElementTree.SubElement(root, "ResponseHeader")
     _add(header, "Version", "1.7")
@@ -202,8 +202,8 @@ def write_lidc_idri(out: Path, *, num_cases: Mapping[str, int], seed: int = 0) -
     """Write scans as The Cancer Imaging Archive has them: DICOM files and one XML file for each series.
 
     Every patient has two nodules, of which all readers saw the first and two the second; a nodule under 3 mm, which is
-    a point; and a mark of what is no nodule. The first nodule of the first patient has a hole, and this patient has a
-    chest X-ray, too.
+    a point; and a mark of what is not a nodule. The first nodule of the first patient has a hole, and this patient has
+    a chest X-ray, too.
 
     ``num_cases`` are patients; the data set has no splits, so that their sum counts.
     """

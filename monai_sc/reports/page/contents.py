@@ -78,7 +78,7 @@ class Contents:
         after: what the labels are compared with: ``"corrected"`` or ``"clean"``.
         findings: one per class.
         rounds: the history of a run; nothing of others.
-        kept_round: the round in force, of a run.
+        kept_round: the current round, of a run.
         stop_reason: of a run.
         recovered: of a run, see :py:func:`~monai_sc.reports.summarise_run`.
         skipped: why cases were left out, by id.

@@ -88,7 +88,7 @@ def _number(value: float | None, digits: int = 2) -> str:
 def _signed(value: float | None, digits: int = 1) -> str:
     if value is None:
         return NOTHING
-    hidden = 1e-9 < abs(value) < 0.5 * 10**-digits  # a length in microscopy, which is no 0
+    hidden = 1e-9 < abs(value) < 0.5 * 10**-digits  # a length in microscopy, which is not 0
     return (f"{value:+.2g}" if hidden else f"{value:+.{digits}f}").replace("-", MINUS)
 
 

@@ -171,7 +171,7 @@ class RunSource(Sequence[PageCase]):
         return finding
 
     def _done(self, k: int, factors: Sequence[float], unit: str) -> str:
-        """Return how the predicted boundaries of a class were moved in the rounds up to the one in force."""
+        """Return how the predicted boundaries of a class were moved in the rounds up to the current one."""
         rounds = self.results["rounds"]
         moved: list[str] = []
         kept = True
