@@ -239,10 +239,10 @@ PARAMETERS = {
 }
 STATISTICS = {
     "displacement": ("displacement, mean", "{:+.2f}"),
+    "magnitude": ("  magnitude", "{:.2f}"),
     "spread_between": ("  SD between pairs", "{:.2f}"),
     "spread_within": ("  SD within pairs", "{:.2f}"),
-    "near_correlation": ("correlation, near", "{:.2f}"),
-    "far_correlation": ("  farther", "{:.2f}"),
+    "correlation_length": ("correlation length", "{:.2f}"),
     "stray_rate": ("stray voxels, per million", "{:.0f}"),
     "dice": ("Dice, mean", "{:.3f}"),
     "dice_spread": ("  SD", "{:.3f}"),
@@ -256,10 +256,11 @@ def plot_noise_fit(fit: MarkovFit, *, unit: str = "voxels") -> Figure:
         fit: from :py:func:`~monai_sc.functional.fit_markov_noise`.
         unit: of its lengths: ``"mm"`` where it was given a spacing in mm.
     """
-    figure = Figure(figsize=(11, 7.6), layout="constrained")
-    grid = figure.add_gridspec(2, 2, height_ratios=(1.1, 1))
+    figure = Figure(figsize=(13, 7.6), layout="constrained")
+    grid = figure.add_gridspec(2, 3, height_ratios=(1.1, 1))
     _draw_displacement(figure.add_subplot(grid[0, 0]), fit, unit)
-    _draw_dice(figure.add_subplot(grid[0, 1]), fit)
+    _draw_correlation(figure.add_subplot(grid[0, 1]), fit, unit)
+    _draw_dice(figure.add_subplot(grid[0, 2]), fit)
     below = grid[1, :].subgridspec(1, 2, width_ratios=(1, 1.25))
     _write_parameters(figure.add_subplot(below[0]), fit)
     _write_statistics(figure.add_subplot(below[1]), fit, unit)
@@ -272,15 +273,29 @@ def plot_noise_fit(fit: MarkovFit, *, unit: str = "voxels") -> Figure:
 
 
 def _draw_displacement(axes: Axes, fit: MarkovFit, unit: str) -> None:
-    values = [s.displacements[np.isfinite(s.displacements)] for s in (fit.real, fit.simulated)]
-    low, high = np.quantile(np.concatenate(values), (0.005, 0.995))
-    edges = np.linspace(low - 1e-3, high + 1e-3, 31)
-    for shown, style in zip(values, (REAL, SIMULATED), strict=True):
-        axes.stairs(100 * np.histogram(shown, edges)[0] / len(shown), edges, lw=1.8, **style)
+    for statistics, style in ((fit.real, REAL), (fit.simulated, SIMULATED)):
+        axes.stairs(statistics.histogram, statistics.histogram_edges, lw=1.8, **style)
     axes.axvline(0, color="0.7", lw=0.8, zorder=0)
-    axes.set_title("Mean displacement of the boundary", fontsize=11)
+    axes.set_title("Displacement of the boundary", fontsize=11)
     axes.set_xlabel(f"too large  ←  {unit}  →  too small")
-    axes.set_ylabel("% of pairs")
+    axes.set_ylabel("density")
+    axes.legend(fontsize=9)
+
+
+def _draw_correlation(axes: Axes, fit: MarkovFit, unit: str) -> None:
+    for statistics, style in ((fit.real, REAL), (fit.simulated, SIMULATED)):
+        axes.plot(np.r_[0, statistics.lags], np.r_[1, statistics.correlation], lw=1.8, **style)
+    lengths = [s.correlation_length for s in (fit.real, fit.simulated) if np.isfinite(s.correlation_length)]
+    known = np.flatnonzero(np.isfinite(fit.real.correlation))
+    width = fit.real.lags[0]
+    most = fit.real.lags[known[-1]] if len(known) else width
+    axes.set_xlim(0, min(max(4 * max(lengths, default=most), 8 * width), most))
+    axes.axhline(1 / np.e, color="0.5", lw=0.8, ls=":")
+    axes.text(0.985, 1 / np.e, "1/e", transform=axes.get_yaxis_transform(), ha="right", va="bottom", color="0.4")
+    axes.axhline(0, color="0.7", lw=0.8, zorder=0)
+    axes.set_title("Correlation along the boundary", fontsize=11)
+    axes.set_xlabel(f"distance of two positions, {unit}")
+    axes.set_ylabel("correlation")
     axes.legend(fontsize=9)
 
 

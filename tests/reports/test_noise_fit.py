@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from monai_sc.functional import markov_label_noise
-from monai_sc.functional.fit import STATISTICS, MarkovFit, pair_statistics
+from monai_sc.functional.fit import MarkovFit
+from monai_sc.functional.pair_statistics import SCALARS, CleanMask, pair_statistics
 from monai_sc.reports.figures import plot_noise_fit
 
 
 def statistics(seed, march_prob):
-    clean = ((np.indices((32, 32)) - 15.5) ** 2).sum(axis=0) <= 81
+    clean = CleanMask(((np.indices((32, 32)) - 15.5) ** 2).sum(axis=0) <= 81)
     noise = {"num_steps": 5, "expansion_prob": 0.8, "march_prob": march_prob}
-    noisy = [markov_label_noise(clean[None], **noise, seed=seed + k)[0] for k in range(40)]
-    return pair_statistics([clean] * 40, noisy)
+    return pair_statistics(
+        [clean.compare(markov_label_noise(clean.mask[None], **noise, seed=seed + k)[0]) for k in range(40)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +34,13 @@ def fit():
         draws={},
         real=statistics(0, 0.3),
         simulated=statistics(100, 0.35),
-        standard_errors=dict.fromkeys(STATISTICS, 0.01),
+        standard_errors=dict.fromkeys(SCALARS, 0.01),
         distance=6.2,
         p_value=0.21,
         num_used=40,
         num_skipped=2,
         num_groups=20,
+        vanished=0.0,
     )
 
 
@@ -51,9 +54,10 @@ def texts_of(figure):
 
 def test_axes_are_labelled_and_tables_say_the_parameters(fit):
     figure = plot_noise_fit(fit)
-    charts = figure.axes[:2]
+    charts = figure.axes[:3]
     assert [axes.get_xlabel() for axes in charts] == [
         "too large  ←  voxels  →  too small",
+        "distance of two positions, voxels",
         "Dice",
     ]
     assert all(axes.get_ylabel() and axes.get_title() for axes in charts)
@@ -82,6 +86,6 @@ def test_figure_is_written_with_the_spread_of_steps_smoothing_and_mm(fit, tmp_pa
 
 
 def test_displacement_that_does_not_vary_can_be_drawn(fit):
-    rows = np.indices((20, 8))[0]
-    constant = pair_statistics([rows < 10], [rows < 12])
+    clean = CleanMask(np.indices((20, 8))[0] < 10)
+    constant = pair_statistics([clean.compare(np.indices((20, 8))[0] < 12)])
     texts_of(plot_noise_fit(replace(fit, real=constant, simulated=constant)))
