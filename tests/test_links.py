@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from monai_sc.benchmark import CellResult, Run, summarise, write_tables
 from monai_sc.benchmark.ablations.ablation import _write
+from monai_sc.benchmark.cells import CellResult
 from monai_sc.benchmark.methods import CaseMemory
+from monai_sc.benchmark.summary import Run, summarise
+from monai_sc.benchmark.tables import write_tables
 from monai_sc.datasets import phantom_cases
 from monai_sc.folders import audit_folder, correct_folder, simulate_folder
 from monai_sc.handlers import ResumeHandler

@@ -122,17 +122,7 @@ def cell_of_bundle(
     overrides: Mapping[str, Any],
     resumes: bool = False,
 ) -> GridCell:
-    """Return the cell that runs a bundle: ``python -m monai.bundle run``.
-
-    Args:
-        bundle: its folder.
-        folder: of the cell: ``output_dir``, with ``ckpt_dir`` in it.
-        name: of the cell.
-        labels: of the cell.
-        configs: files of configs, each merged over those before it.
-        overrides: values of ids; they go over the configs.
-        resumes: see :py:class:`GridCell`.
-    """
+    """Return the cell that runs a bundle: ``python -m monai.bundle run``."""
     folder, parts = folder.resolve(), [str(config.resolve()) for config in configs]
     arguments = {
         "config_file": parts,

@@ -116,10 +116,6 @@ def find_runs(cells: Path, noises: Sequence[str] = ()) -> list[Run]:
     """Return what is done in a folder of cells ``NOISE/METHOD/seed-S``, in the order of tables.
 
     The results of the method ``clean``, which knows no noise, stand under each noise.
-
-    Args:
-        cells: the folder.
-        noises: that come first.
     """
     done = []
     for file in sorted(cells.glob("*/*/seed-*/result.json")):

@@ -25,15 +25,7 @@ GRID_IDS = {"noise": "--noise", "seed": "--seeds", "quick": "--quick"}
 
 
 class ComparedBundle:
-    """A bundle of this package's kind, as far as a comparison has to know it.
-
-    Args:
-        folder: of the bundle.
-
-    Raises:
-        FileNotFoundError: when it lacks ``configs/train.json`` or ``configs/metadata.json``.
-        ValueError: when one of them is no JSON, or its training knows no ``noise`` and ``noises``.
-    """
+    """A bundle of this package's kind, and the ids and noises that a comparison reads from it."""
 
     def __init__(self, folder: PathLike) -> None:
         self.folder = Path(folder).resolve()
@@ -52,11 +44,7 @@ class ComparedBundle:
         return list(self.train.get("noises", {}))
 
     def check_noises(self, noises: Sequence[str]) -> None:
-        """Refuse what is no noise of the bundle.
-
-        Raises:
-            ValueError: naming those there are.
-        """
+        """Refuse what is no noise of the bundle."""
         unknown = [noise for noise in noises if noise not in self.noises]
         if unknown:
             known, strange = (", ".join(map(repr, names)) for names in (self.noises, unknown))
@@ -65,17 +53,7 @@ class ComparedBundle:
     def check_overrides(
         self, overrides: Mapping[str, Any], configs: Sequence[Path], quick: bool, *, with_clean: bool
     ) -> None:
-        """Refuse ids that no config has, since a config takes any, and those that a comparison gives itself.
-
-        Args:
-            overrides: values by id.
-            configs: that are merged over that of the bundle.
-            quick: the bundle's own smaller setting is asked for.
-            with_clean: the config of the clean cases is among those that are merged.
-
-        Raises:
-            ValueError: naming the id.
-        """
+        """Refuse ids that no config has, since a config takes any, and those that a comparison gives itself."""
         if quick and "quick" not in self.train:
             raise ValueError(f"--quick needs a bundle with the id 'quick', got {self.folder}; set sizes with --set.")
         files = [self.train_file, *configs, *([CLEAN_CASES] if with_clean else [])]
@@ -96,12 +74,6 @@ class ComparedBundle:
 
 def find_method(method: str) -> tuple[str, Path]:
     """Return the name and the config of a method: one that comes with the package, or a file of the user's.
-
-    Args:
-        method: a name in ``monai_sc/configs/methods``, or the path of a ``.json``, whose stem is its name.
-
-    Raises:
-        ValueError: when there is none, or a file has the name of a method that comes with the package or no ``run``.
 
     Example:
         >>> find_method("guess")
@@ -142,18 +114,6 @@ def grid_cells(
     """Return the cells in the order in which they run: all methods of the first seed and noise, the next noise, ...
 
     The method ``clean`` depends on no noise: it has one cell per seed.
-
-    Args:
-        bundle: to train.
-        out: folder of the comparison.
-        methods: configs by name.
-        noises: of the bundle.
-        seeds: of noise and training.
-        dataset_dir: of the bundle's data.
-        quick: the bundle's own smaller setting.
-        protocol: ``"paper"``: the compared methods are trained on the clean cases first, and with them; ``"plain"``:
-            they do not see them.
-        overrides: values of ids of the configs, for all cells.
     """
     cells: dict[str, GridCell] = {}
     for seed in seeds:

@@ -17,16 +17,10 @@ from monai_sc.benchmark.runner import FailedCell
 
 
 class GridProgress:
-    """A watcher of :py:func:`monai_sc.benchmark.run_cells` that shows what it is told, as a context manager.
+    """A watcher of ``run_cells`` that shows what it is told, as a context manager.
 
     On a terminal it is a table with a row for each method, each field with the cells that are done, running and failed,
     and their mean Dice so far; elsewhere one line for each cell that starts, with its log, and one when it ends.
-
-    Args:
-        cells: of the grid.
-        columns: name of the label whose values are the columns.
-        jobs: cells that run at the same time.
-        console: to print on; by default that of standard error.
     """
 
     def __init__(

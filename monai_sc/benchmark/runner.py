@@ -28,13 +28,6 @@ def settle(file: Path, settings: Mapping[str, Any]) -> None:
     """Keep the settings of a grid of cells in a file of its folder, or see that they are those kept there.
 
     Settings bind nobody as long as no cell in ``cells`` has trained anything, as after a wrong path of the data.
-
-    Args:
-        file: such as ``OUT/comparison.json``.
-        settings: JSON types, by name.
-
-    Raises:
-        ValueError: when the file holds other settings, naming what differs, or its folder holds something else.
     """
     if file.is_file():
         before = json_object(file.read_bytes())
@@ -65,12 +58,7 @@ class FailedCell:
 
 
 class RunningCell:
-    """A cell whose process was started, in its folder.
-
-    Args:
-        cell: what to run.
-        environment: of the process.
-    """
+    """A cell whose process was started, in its folder."""
 
     def __init__(self, cell: GridCell, environment: dict[str, str]) -> None:
         self.cell = cell
@@ -153,12 +141,7 @@ def num_cores() -> int:
 
 
 def job_environment(slot: int, jobs: int) -> dict[str, str]:
-    """Return the environment of one of several processes at the same time: its part of the cores, and a GPU.
-
-    Args:
-        slot: which of them, from 0.
-        jobs: how many.
-    """
+    """Return the environment of one of several processes at the same time: its part of the cores, and a GPU."""
     # MONAI warns before it runs a config, since a config is code.
     ignored = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), "ignore:parsing config_file"]))
     environment = {
@@ -211,18 +194,6 @@ def run_cells(
     goes on. A cell that fails does not stop the others.
 
     Each process gets an equal part of the cores (``OMP_NUM_THREADS``, unless it is set), and one GPU, if there are any.
-
-    Args:
-        cells: of different names and folders.
-        out: the folder that is claimed for this process; made if it does not exist.
-        jobs: cells that run at the same time, at least 1.
-        watcher: what is told of them.
-        update: called after each cell that ends, and at the end if none did: writes the tables.
-
-    Raises:
-        ValueError: when ``jobs`` is under 1, cells share a folder, another process works in ``out``, or a folder holds
-            the result of a cell with another record.
-        CellsFailedError: at the end, when cells have failed.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}.")
@@ -248,12 +219,7 @@ def run_cells(
 
 @contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Make a folder, and keep other processes from working in it.
-
-    Raises:
-        ValueError: when it is a file or in one, or another process works in it.
-        OSError: when it cannot be written to.
-    """
+    """Make a folder, and keep other processes from working in it."""
     nearest = next((path for path in (out, *out.parents) if path.exists()), None)
     if nearest is not None and not nearest.is_dir():
         raise ValueError(f"out must be a folder, got {out}, where {nearest} is a file.")
@@ -267,11 +233,7 @@ def claimed(out: Path) -> Iterator[None]:
 
 
 def check_record(cell: GridCell) -> None:
-    """Refuse the folder of a cell that was made otherwise, unless nothing there would be kept anyway.
-
-    Raises:
-        ValueError: when it holds the record of a cell with other configs, labels or overrides, or a damaged one.
-    """
+    """Refuse the folder of a cell that was made otherwise, unless nothing there would be kept anyway."""
     file = cell.folder / RECORD
     starts_anew = not cell.resumes or nothing_trained(cell.folder)
     if not file.is_file() or (starts_anew and read_result(cell.folder) is None):

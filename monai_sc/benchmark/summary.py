@@ -33,11 +33,7 @@ class Difference:
 
 
 def bootstrap_mean(values: np.ndarray) -> tuple[tuple[float, float], np.ndarray]:
-    """Return the 95 % percentile interval of the mean of values, and the means of the bootstrap samples.
-
-    Args:
-        values: ``(cases,)``; with fewer than two the interval is nan, and there are no samples.
-    """
+    """Return the 95 % percentile interval of the mean of values, and the means of the bootstrap samples."""
     if len(values) < 2:
         return (np.nan, np.nan), np.empty(0)
     result = bootstrap(
@@ -61,10 +57,6 @@ def paired_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     :math:`p = \min(1, 2 (1 + \min(\#\{m^* \le 0\}, \#\{m^* \ge 0\})) / (B + 1))`, and the interval is that of their
     percentiles, so that both say the same. With few cases the bootstrap is too sure of itself: ``p`` is at least
     :math:`2^{1 - n}` for ``n`` cases, the least of any test that swaps the two in each pair.
-
-    Args:
-        first: ``(cases,)``, such as the mean Dice of each case; pairs with a nan are left out.
-        second: ``(cases,)``, of the same cases.
 
     Example:
         >>> import numpy as np
@@ -149,7 +141,7 @@ def summarise(
     Each method has Dice by class, the mean over seeds of the means over cases, with its standard deviation over seeds
     (nan for one seed); the 95 % interval of its total over test cases; and its difference from the method ``against``:
     the Dice of each case is averaged over the seeds that both have, and the cases are resampled in pairs
-    (:py:func:`monai_sc.benchmark.paired_difference`). p-values are adjusted for the number of methods of
+    (``paired_difference``). p-values are adjusted for the number of methods of
     a noise.
 
     Args:

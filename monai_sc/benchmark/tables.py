@@ -59,12 +59,7 @@ OURS, OTHER, REFERENCE = "#D55E00", "#0072B2", "#666666"  # vermillion and blue 
 
 
 def plot_comparison(summary: Mapping[str, Any], title: str) -> Figure:
-    """Return a figure with one panel per noise: the total Dice of each method, its interval, its seeds.
-
-    Args:
-        summary: see :py:func:`monai_sc.benchmark.summarise`.
-        title: of the figure.
-    """
+    """Return a figure with one panel per noise: the total Dice of each method, its interval, its seeds."""
     noises = summary["noises"]
     columns = 2 if len(noises) == 4 else min(COLUMNS, len(noises))
     rows = -(-len(noises) // columns)
@@ -130,7 +125,7 @@ def write_tables(
     Args:
         out: folder.
         runs: of the comparison.
-        summary: of them, from :py:func:`monai_sc.benchmark.summarise`.
+        summary: of them, from ``summarise``.
         settings: of the comparison; ``bundle`` is its title.
         paper_size: of the paper's images, if it is known.
     """
@@ -146,13 +141,7 @@ def write_tables(
 
 
 def markdown(summary: Mapping[str, Any], title: str, *, paper_size: Sequence[int] = ()) -> str:
-    """Return a Markdown table for each noise, the best value of a column in bold; no noise is no competitor.
-
-    Args:
-        summary: see :py:func:`monai_sc.benchmark.summarise`.
-        title: of the page.
-        paper_size: of the paper's images, if it is known.
-    """
+    """Return a Markdown table for each noise, the best value of a column in bold; no noise is no competitor."""
     against = summary["against"]
     names = [*summary["classes"], MEAN]
     lines = [

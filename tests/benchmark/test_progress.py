@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from monai_sc.benchmark import CellResult, FailedCell, GridCell, GridProgress
 from monai_sc.benchmark import progress as progress_module
+from monai_sc.benchmark.cells import CellResult, GridCell
+from monai_sc.benchmark.progress import GridProgress
+from monai_sc.benchmark.runner import FailedCell
 
 CELLS = [
     GridCell(f"{noise}/{method}", Path(noise) / method, {"noise": noise, "method": method}, (), {})

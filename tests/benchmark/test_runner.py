@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from monai_sc.benchmark import CellsFailedError, GridCell, read_result, run_cells
+from monai_sc.benchmark import CellsFailedError
 from monai_sc.benchmark import runner as processes
+from monai_sc.benchmark.cells import GridCell, read_result
+from monai_sc.benchmark.runner import run_cells
 from monai_sc.files.durable import claim_folder
 
 DRIVER = """
 import sys, pathlib
 from cells_of_the_test import cells_of
-from monai_sc.benchmark import run_cells
+from monai_sc.benchmark.runner import run_cells
 out = pathlib.Path(sys.argv[1])
 run_cells(cells_of(out), out, jobs=2, update=lambda: None)
 """

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from monai_sc.benchmark import holm, paired_difference
+from monai_sc.benchmark.summary import holm, paired_difference
 
 SEEDS = range(3)
 

@@ -4,8 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monai_sc.benchmark import CellResult, Run, summarise, write_tables
-from monai_sc.benchmark.tables import PAPER_SIZES, PAPER_TOTALS, markdown, plot_comparison
+from monai_sc.benchmark.cells import CellResult
+from monai_sc.benchmark.summary import Run, summarise
+from monai_sc.benchmark.tables import PAPER_SIZES, PAPER_TOTALS, markdown, plot_comparison, write_tables
 from monai_sc.names import METHODS
 
 BUNDLES = Path(__file__).parents[2] / "bundles"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from monai.data import MetaTensor
 
-from monai_sc.benchmark import find_method
+from monai_sc.benchmark.grid import find_method
 from monai_sc.benchmark.methods import CaseMemory
 from monai_sc.datasets import phantom_cases, prepare
 from monai_sc.datasets.isic2017 import Isic2017Layout

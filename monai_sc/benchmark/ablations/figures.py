@@ -18,11 +18,7 @@ WINDOW = 24  # voxels around the one that is watched
 
 
 def plot_noise_level(rows: Rows) -> Figure:
-    """Return a figure of the test Dice, and of the Dice of the labels, against the level of the noise.
-
-    Args:
-        rows: each with ``steps``, ``method``, ``seed``, ``test_dice`` and ``label_dice`` by class.
-    """
+    """Return a figure of the test Dice, and of the Dice of the labels, against the level of the noise."""
     figure = Figure(figsize=(11.5, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for k, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
@@ -46,13 +42,7 @@ def plot_noise_level(rows: Rows) -> Figure:
 
 
 def plot_validation_size(rows: Rows) -> Figure:
-    """Return a figure of the test Dice, and of each class's bias with its interval, against the number of clean cases.
-
-    Args:
-        rows: each with ``clean_cases``, ``seed``, ``classes``, and by class ``test_dice``, ``bias``, ``interval`` (in
-            voxels) and ``needed``, the clean cases that suffice in the worst case. ``None`` is what is not known, such
-            as the bias of a class that the first network predicts in no clean case.
-    """
+    """Return a figure of the test Dice, and of the bias of each class with its interval, by number of clean cases."""
     classes = rows[0]["classes"]
     figure = Figure(figsize=(4.8 * (len(classes) + 1), 4.8), layout="constrained")
     panels = figure.subplots(1, len(classes) + 1)
@@ -93,14 +83,7 @@ def plot_validation_size(rows: Rows) -> Figure:
 
 
 def plot_confidence(rows: Rows, arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Return a figure of the probability of right and wrong labels over the epochs, and of one voxel.
-
-    Args:
-        rows: one per seed, with ``classes``, ``band``, ``history`` and ``voxel`` of a
-            :py:class:`monai_sc.benchmark.methods.ConfidenceHandler`, and whether the voxel is of the class in the
-            ``given`` and in the ``clean`` label.
-        arrays: ``image``, ``given`` and ``clean`` ``(height, width)`` around the voxel of the first row.
-    """
+    """Return a figure of the probability of right and wrong labels over the epochs, and of one voxel."""
     first, classes = rows[0], rows[0]["classes"]
     figure = Figure(figsize=(13, 4.8), layout="constrained")
     curves, single, picture = figure.subplots(1, 3, width_ratios=(1.15, 1, 0.85))
@@ -130,13 +113,7 @@ def plot_confidence(rows: Rows, arrays: Mapping[str, np.ndarray]) -> Figure:
 
 
 def plot_holes(row: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Return a figure of labels with holes as they were given, after each round, and clean, with one case per class.
-
-    Args:
-        row: with ``classes``, ``cases`` (one per class), ``round_dice``, the Dice of the labels given and after each
-            round by class, ``kept_round`` and ``stop_reason``.
-        arrays: for each class ``CLASS/image``, ``CLASS/clean`` and ``CLASS/round-R`` ``(height, width)``.
-    """
+    """Return a figure of labels with holes as they were given, after each round, and clean, with one case per class."""
     number = len(row["round_dice"])
     titles = ["label as given", *(f"after round {r}" for r in range(1, number)), "clean label"]
     for r in range(row["kept_round"] + 1, number):

@@ -58,11 +58,7 @@ def noise_level(
 
 
 def steps_of(setup: Setup) -> int:
-    """Return how many steps the noise of a bundle has, in the class with most of them.
-
-    Raises:
-        ValueError: when it is no Markov noise.
-    """
+    """Return how many steps the noise of a bundle has, in the class with most of them."""
     parser = ConfigParser()
     parser.read_config(setup.bundle.train_file)
     noise = parser.get_parsed_content(f"noises::{setup.noise}")

@@ -51,10 +51,6 @@ def needed_cases(spread: float, image_size: Sequence[int]) -> int:
 
     It is :py:func:`monai_sc.functional.required_validation_size` where every prediction lies within three ``spread`` of
     the bias.
-
-    Args:
-        spread: standard deviation of the displacement over cases, in voxels.
-        image_size: sides of the image, in voxels.
     """
     return required_validation_size(1.0, SPREADS * spread, 0.0, image_size, alpha=0.05)
 

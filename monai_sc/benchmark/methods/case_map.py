@@ -316,14 +316,6 @@ class CaseMapHandler(ABC):
 
     In a training of several processes the memory must be a folder that all reach; the first process makes the maps,
     the others wait.
-
-    Args:
-        memory: of the maps, the same object as in the transform.
-        loader: of all training cases with the deterministic part of the transforms; batches have ``"id"`` and
-            ``"image"``. A case that it lacks gets no map. A map gets the affine of what the transform moves it like,
-            the label; without that in the batches, the affine of the image, which must then be the same.
-        key: of the maps in the batches of the trainer.
-        inferer: for whole cases; by default that of the trainer. Where it trains on crops, a sliding window.
     """
 
     def __init__(
@@ -350,12 +342,7 @@ class CaseMapHandler(ABC):
         self.memory.load_state_dict(state_dict["memory"])
 
     def check(self, engine: SupervisedTrainer) -> None:
-        """Refuse a trainer whose loss would not get the maps, or not where they belong.
-
-        Raises:
-            TypeError: when the trainer's loss is of another kind.
-            ValueError: when its loader or transforms do not bring the maps in force to where the cases are.
-        """
+        """Refuse a trainer whose loss would not get the maps, or not where they belong."""
         self.check_loss(engine.loss_function.loss if isinstance(engine.loss_function, CaseMapLoss) else None)
         if world_size() > 1 and self.memory.folder is None:
             raise ValueError("memory must have a folder in a training of several processes, which share it, got none.")

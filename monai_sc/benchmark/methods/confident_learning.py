@@ -199,11 +199,6 @@ def _bins(p: np.ndarray, a: int, b: int) -> np.ndarray:
     The score is :math:`-\mathrm{logit}\,p_a` if ``b`` is ``a``, else :math:`\log (1 + m) / (1 - m)` of the margin
     :math:`m = p_b - p_a`, which is the same for two classes. Neither takes a difference from 1, so that probabilities
     near 0 and 1 stay apart.
-
-    Args:
-        p: ``(classes, voxels)``.
-        a: the given class.
-        b: another one, or ``a``.
     """
     without_a = np.delete(p, a, axis=0).sum(axis=0)
     if b == a:

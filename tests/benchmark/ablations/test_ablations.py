@@ -7,11 +7,10 @@ from monai.bundle import ConfigParser
 from scipy import stats
 
 from monai_sc.__main__ import main
-from monai_sc.benchmark import ComparedBundle
 from monai_sc.benchmark.ablations import Setup, confidence, draw_cases, holes, noise_level, validation_size
 from monai_sc.benchmark.ablations.noise_level import steps_of
 from monai_sc.benchmark.ablations.validation_size import needed_cases
-from monai_sc.benchmark.grid import SHIPPED_CONFIGS
+from monai_sc.benchmark.grid import SHIPPED_CONFIGS, ComparedBundle
 from monai_sc.functional import required_validation_size
 
 BUNDLES = Path(__file__).parents[3] / "bundles"

@@ -11,7 +11,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from monai_sc.benchmark import CellResult, Run, summarise, write_tables
+from monai_sc.benchmark.cells import CellResult
+from monai_sc.benchmark.summary import Run, summarise
+from monai_sc.benchmark.tables import write_tables
 from monai_sc.folders import audit_folder, correct_folder
 from monai_sc.reports import write_audit, write_report
 from monai_sc.reports.page import open_source, write_page
