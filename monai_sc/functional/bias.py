@@ -154,7 +154,6 @@ def boundary_bias(
     *,
     confidence: float = 0.95,
     tolerance: float = 1.0,
-    num_resamples: int | None = None,
 ) -> BoundaryBias:
     r"""Return :math:`\hat\Delta`, the mean displacement of each class over cases (Yao et al., ICLR 2023, eq. 6).
 
@@ -166,7 +165,6 @@ def boundary_bias(
         displacements: ``(cases, classes)``, from :py:func:`boundary_displacement`; ``nan`` is a case to skip.
         confidence: of the interval, in ``(0, 1)``.
         tolerance: a bias up to it does no harm, for the verdict; in the unit of the displacements.
-        num_resamples: without effect.
 
     Raises:
         ValueError: when no case is usable in any class, ``displacements`` has another shape, or an option is out of
@@ -228,7 +226,6 @@ def grouped_bias(
     *,
     confidence: float = 0.95,
     tolerance: float = 1.0,
-    num_resamples: int | None = None,
 ) -> dict[Hashable, BoundaryBias]:
     r"""Return the bias of each group of cases (annotator, site, scanner), drawn toward the common one.
 
@@ -256,7 +253,6 @@ def grouped_bias(
         groups: one name per case.
         confidence: of the intervals, in ``(0, 1)``.
         tolerance: a bias up to it does no harm, for the verdicts; in the unit of the displacements.
-        num_resamples: without effect.
 
     Returns:
         The bias by group, in the order in which groups appear. A group without a usable case has the bias and the

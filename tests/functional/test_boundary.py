@@ -210,21 +210,21 @@ def test_logit_of_zero_is_foreground(representation, bias):
 
 
 @pytest.mark.parametrize("representation", ["distance", "logit"])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_kind_dtype_and_metadata_are_kept_and_the_input_is_not_written_to(label, as_kind, dtype, representation):
-    logits = random_logits(label.shape[1:], seed=2).astype(dtype)
-    given = as_kind(logits)
-    corrected = correct_boundary(given, -1.5, representation=representation)
-    assert type(corrected) is type(given)
-    assert corrected.dtype == given.dtype
-    expected = correct_boundary(logits.astype(np.float64), -1.5, representation=representation)
-    tolerance = 1e-2 if dtype == np.float16 else 1e-5
-    np.testing.assert_allclose(np.asarray(corrected), expected, rtol=tolerance, atol=tolerance)
-    assert np.array_equal(np.asarray(given), logits)
-    assert not np.shares_memory(np.asarray(corrected), np.asarray(given))
-    if isinstance(given, MetaTensor):
-        assert torch.equal(corrected.affine, given.affine)
-        assert corrected.meta["filename_or_obj"] == "case-1.nii.gz"
+def test_kind_dtype_and_metadata_are_kept_and_the_input_is_not_written_to(label, as_kind, representation):
+    for dtype in (np.float16, np.float32, np.float64):
+        logits = random_logits(label.shape[1:], seed=2).astype(dtype)
+        given = as_kind(logits)
+        corrected = correct_boundary(given, -1.5, representation=representation)
+        assert type(corrected) is type(given)
+        assert corrected.dtype == given.dtype
+        expected = correct_boundary(logits.astype(np.float64), -1.5, representation=representation)
+        tolerance = 1e-2 if dtype == np.float16 else 1e-5
+        np.testing.assert_allclose(np.asarray(corrected), expected, rtol=tolerance, atol=tolerance)
+        assert np.array_equal(np.asarray(given), logits)
+        assert not np.shares_memory(np.asarray(corrected), np.asarray(given))
+        if isinstance(given, MetaTensor):
+            assert torch.equal(corrected.affine, given.affine)
+            assert corrected.meta["filename_or_obj"] == "case-1.nii.gz"
 
 
 @pytest.mark.parametrize("representation", ["distance", "logit"])
@@ -236,14 +236,14 @@ def test_bfloat16_logits_of_mixed_precision_are_corrected(label, representation)
     torch.testing.assert_close(corrected.float(), expected, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
 @pytest.mark.parametrize("representation", ["distance", "logit"])
-def test_integer_logits_give_float32_scores(as_kind, dtype, representation):
-    logits = np.array([[-3, -1, 1, 3, 1, -1]])
-    corrected = correct_boundary(as_kind(logits.astype(dtype)), -1, representation=representation)
-    assert corrected.dtype in (np.float32, torch.float32)
-    expected = correct_boundary(logits.astype(np.float32), -1, representation=representation)
-    np.testing.assert_allclose(np.asarray(corrected), expected, rtol=1e-6)
+def test_integer_logits_give_float32_scores(as_kind, representation):
+    for dtype in (np.int8, np.int16, np.int32, np.int64):
+        logits = np.array([[-3, -1, 1, 3, 1, -1]])
+        corrected = correct_boundary(as_kind(logits.astype(dtype)), -1, representation=representation)
+        assert corrected.dtype in (np.float32, torch.float32)
+        expected = correct_boundary(logits.astype(np.float32), -1, representation=representation)
+        np.testing.assert_allclose(np.asarray(corrected), expected, rtol=1e-6)
 
 
 def test_logits_that_require_a_gradient_are_corrected():

@@ -101,16 +101,16 @@ def test_classes_that_overlap_meet_halfway_whatever_their_order(label_map):
     assert np.any(masks.sum(axis=0) > 1)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float32, np.float64])
 @pytest.mark.parametrize("kind", [np.copy, torch.as_tensor, lambda x: MetaTensor(torch.as_tensor(x))])
-def test_kind_and_dtype_are_kept_and_the_map_is_not_written_to(label_map, kind, dtype):
-    given = kind(label_map.astype(dtype))
-    masks = ~split_label_map(given, [3, 4])
-    merged = merge_masks(masks, given, [3, 4])
-    assert type(merged) is type(given)
-    assert merged.dtype == given.dtype
-    assert np.array_equal(np.asarray(given), label_map)
-    assert not np.array_equal(np.asarray(merged), label_map)
+def test_kind_and_dtype_are_kept_and_the_map_is_not_written_to(label_map, kind):
+    for dtype in (np.uint8, np.int16, np.int64, np.float32, np.float64):
+        given = kind(label_map.astype(dtype))
+        masks = ~split_label_map(given, [3, 4])
+        merged = merge_masks(masks, given, [3, 4])
+        assert type(merged) is type(given)
+        assert merged.dtype == given.dtype
+        assert np.array_equal(np.asarray(given), label_map)
+        assert not np.array_equal(np.asarray(merged), label_map)
 
 
 def test_another_background(label_map):

@@ -72,7 +72,6 @@ def bias_options(draw: Draw) -> dict[str, Any]:
     return {
         "confidence": draw.option((0.95, 0.5), (0.0, 1.0, np.nan)),
         "tolerance": draw.option((1.0, 0.0, np.inf), (-1.0, np.nan)),
-        "num_resamples": 20,
     }
 
 

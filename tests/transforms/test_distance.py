@@ -30,21 +30,21 @@ def test_distance_is_negative_inside_and_positive_outside(as_meta, options, expe
     assert SignedDistanced("label", **options)({"label": given})["label"].tolist() == [expected]
 
 
-@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32])
-def test_any_array_becomes_a_float32_tensor_with_its_metadata_and_is_not_written_to(label, as_kind, dtype):
-    given = as_kind(label.astype(dtype))
-    case = {"label": given, "other": given}
-    out = SignedDistanced("label")(case)
-    assert case["label"] is given
-    assert out["other"] is given
-    for phi in (out["label"], SignedDistance()(given)):
-        assert isinstance(phi, torch.Tensor)
-        assert phi.dtype == torch.float32
-        assert np.array_equal(phi, signed_distance(label))
-        if isinstance(given, MetaTensor):
-            assert torch.equal(phi.affine, given.affine)
-            assert phi.meta["filename_or_obj"] == "case-1.nii.gz"
-    assert np.array_equal(np.asarray(given), label.astype(dtype))
+def test_any_array_becomes_a_float32_tensor_with_its_metadata_and_is_not_written_to(label, as_kind):
+    for dtype in (bool, np.uint8, np.int64, np.float32):
+        given = as_kind(label.astype(dtype))
+        case = {"label": given, "other": given}
+        out = SignedDistanced("label")(case)
+        assert case["label"] is given
+        assert out["other"] is given
+        for phi in (out["label"], SignedDistance()(given)):
+            assert isinstance(phi, torch.Tensor)
+            assert phi.dtype == torch.float32
+            assert np.array_equal(phi, signed_distance(label))
+            if isinstance(given, MetaTensor):
+                assert torch.equal(phi.affine, given.affine)
+                assert phi.meta["filename_or_obj"] == "case-1.nii.gz"
+        assert np.array_equal(np.asarray(given), label.astype(dtype))
 
 
 def test_mm_are_the_voxels_of_the_affine(label, as_meta):
