@@ -351,7 +351,7 @@ def test_half_width_narrows_as_the_t_law_says():
     assert bias.spread[0] == pytest.approx(values.std(ddof=1))
     assert bias.half_width(24)[0] == pytest.approx(np.diff(bias.interval[0])[0] / 2)
     assert bias.half_width(6)[0] == pytest.approx(2.5706 * values.std(ddof=1) / 6**0.5, rel=1e-4)
-    with pytest.raises(ValueError, match=r"^num_cases must be at least 2, got 1: one case says nothing"):
+    with pytest.raises(ValueError, match=r"^num_cases must be at least 2, got 1: one case gives no error estimate"):
         bias.half_width(1)
 
 
