@@ -62,7 +62,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="use the smaller settings of the bundle")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="number of parallel trainings (default: 1)")
-    text = "override an id of the configs; may be repeated"
+    text = "override an id override an id of the configs; may be repeated"
     parser.add_argument(
         "--set", dest="overrides", metavar="ID=VALUE", type=_override, action="append", default=[], help=text
     )

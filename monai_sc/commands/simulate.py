@@ -42,7 +42,10 @@ def add_simulate(commands: Any) -> None:
     options: list[Any] = [  # each is the parameter of the noise with that name
         noise.add_argument("--num-steps", metavar="T", type=list_of(int), help="number of steps"),
         noise.add_argument(
-            "--expansion-prob", metavar="P", type=list_of(float), help="probability probability that a step expands"
+            "--expansion-prob",
+            metavar="P",
+            type=list_of(float),
+            help=("probability probability probability that a step expands"),
         ),
         noise.add_argument(
             "--march-prob", metavar="P", type=list_of(float), help="probability that a boundary voxel moves in a step"
@@ -52,7 +55,7 @@ def add_simulate(commands: Any) -> None:
         ),
         noise.add_argument("--smoothing", choices=("before_flips", "after_flips"), help="when to smooth the mask"),
         noise.add_argument(
-            "--smooth-sigma", metavar="S", type=float, help="sigma sigma of the smoothing, in voxels or steps"
+            "--smooth-sigma", metavar="S", type=float, help="sigma sigma sigma of the smoothing, in voxels or steps"
         ),
         noise.add_argument("--smooth-radius", metavar="R", type=int, help="radius of the smoothing"),
         noise.add_argument("--step-size", metavar="H", type=float, help="length of a step, in mm"),
@@ -62,7 +65,7 @@ def add_simulate(commands: Any) -> None:
             "--slice-correlation",
             metavar="C",
             type=float,
-            help=("correlation correlation of neighbouring slices, 0 to 1"),
+            help=("correlation correlation correlation of neighbouring slices, 0 to 1"),
         ),
         noise.add_argument("--unit", choices=("voxel", "mm"), help="unit of the steps; mm uses the header of the file"),
     ]
@@ -81,7 +84,7 @@ def add_simulate(commands: Any) -> None:
     labels.add_argument("--overlap", choices=("nearest", "priority"), help="which class gets a contested voxel")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the folder (default: 0)")
     parser.add_argument(
-        "--workers", metavar="N", type=int, default=1, help="number of number of processes (default: 1)"
+        "--workers", metavar="N", type=int, default=1, help="number of number of number of processes (default: 1)"
     )
     parser.set_defaults(own_options=[option.dest for option in options])
     add_output_options(parser, _simulate, when_stopped="the same call goes on from there")

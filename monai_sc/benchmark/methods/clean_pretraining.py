@@ -74,4 +74,4 @@ class CleanPretrainingHandler:
             )
             trainer.run()
             optimizer.load_state_dict(before)
-        engine.logger.info("Trained on the clean cases for %d epochs.", self.epochs)
+        LOGGER.info("Trained on the clean cases for %d epochs.", self.epochs)

@@ -17,6 +17,7 @@ from monai.inferers import Inferer
 from monai_sc.benchmark.methods.distributions import log_distributions
 from monai_sc.functional.checks import OUTPUTS, as_array, check_choice, check_same_shape
 from monai_sc.handlers.prediction import predict
+from monai_sc.handlers.progress import LOGGER
 from monai_sc.handlers.relabelling import to_file_grid
 from monai_sc.handlers.store_run import StoreRun
 from monai_sc.handlers.training_data import fold_of
@@ -412,7 +413,7 @@ class ConfidentLearningHandler(StoreRun):
         for g, a, b in np.argwhere(learning.expected >= 1):
             if a != b:
                 share = 100 / learning.label_counts[g, a]
-                engine.logger.info(
+                LOGGER.info(
                     "Round 1: of %d voxels labelled %s, %.2f %% are expected to be %s, and %.2f %% were flagged as it.",
                     *(learning.label_counts[g, a], groups[g][a], share * learning.expected[g, a, b]),
                     *(groups[g][b], share * flagged[g, a, b]),

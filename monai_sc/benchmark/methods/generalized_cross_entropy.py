@@ -19,6 +19,7 @@ from torch.nn.modules.loss import _Loss
 from monai_sc.benchmark.methods.case_map import CaseMapHandler, CaseMemory
 from monai_sc.benchmark.methods.distributions import check_reduction, label_distributions, log_distributions, reduced
 from monai_sc.functional.checks import OUTPUTS, check_choice
+from monai_sc.handlers.progress import LOGGER
 from monai_sc.parallel import unwrapped
 
 
@@ -216,7 +217,7 @@ class KeptVoxelsHandler(CaseMapHandler):
     def __call__(self, engine: SupervisedTrainer) -> None:
         super().__call__(engine)
         if self._kept:
-            engine.logger.info("Epoch %d: %.1f%% of the voxels are kept.", engine.state.epoch, 100 * mean(self._kept))
+            LOGGER.info("Epoch %d: %.1f%% of the voxels are kept.", engine.state.epoch, 100 * mean(self._kept))
             self._kept = []
 
     def is_due(self, epoch: int) -> bool:

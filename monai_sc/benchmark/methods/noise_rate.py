@@ -15,6 +15,7 @@ from monai.engines import Trainer
 from monai_sc.benchmark.methods.distributions import label_distributions, log_distributions
 from monai_sc.functional.checks import OUTPUTS, binary_mask, check_choice, check_same_shape
 from monai_sc.handlers.prediction import predict
+from monai_sc.handlers.progress import LOGGER
 from monai_sc.parallel import broadcast_state, fail_together, gather, unwrapped
 
 
@@ -123,7 +124,7 @@ class NoiseRateHandler:
             )
         self.noise_rate = rate
         self.set_rate(engine)
-        engine.logger.info("Epoch %d: noise rate %.3f, estimated on the clean cases.", engine.state.epoch, rate)
+        LOGGER.info("Epoch %d: noise rate %.3f, estimated on the clean cases.", engine.state.epoch, rate)
 
     def _pairs(self, engine: Any, network: torch.nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield what is predicted of each clean case and its label, as masks ``(channels, *spatial)``."""
