@@ -12,6 +12,8 @@ from monai.data import DataLoader
 from monai.engines import SupervisedTrainer, Trainer
 from monai.inferers import Inferer
 
+from monai_sc.handlers.progress import LOGGER
+
 
 class CleanPretrainingHandler:
     """Train a trainer's network, or its networks, on clean cases before the first epoch.
