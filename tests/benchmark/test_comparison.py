@@ -153,9 +153,11 @@ def test_other_settings_are_refused(run, started, changes, told):
         pytest.param(["guess"], {}, r"method must be one of noisy, .*, or the path of .* \.json, got 'guess'", id="m"),
         pytest.param(["sc"], {"noises": ["grew"]}, "noise must be among 'none', .*'shrink', got 'grew'", id="noise"),
         pytest.param(["sc"], {"protocol": "p"}, "protocol must be one of 'paper', 'plain', got 'p'", id="protocol"),
-        pytest.param(["sc"], {"overrides": {"rates": 1}}, "an id of the configs, got 'rates', which none", id="id"),
+        pytest.param(
+            ["sc"], {"overrides": {"rates": 1}}, "an id of the configs, got 'rates', which no config", id="id"
+        ),
         pytest.param(["sc"], {"overrides": {"seed": 1}}, "'seed', which has its own option: --seeds", id="seed"),
-        pytest.param(["sc"], {"overrides": {"output_dir": 1}}, "'output_dir', which is that of each", id="folder"),
+        pytest.param(["sc"], {"overrides": {"output_dir": 1}}, "'output_dir', which differs per training", id="folder"),
         pytest.param([], {}, "at least one method, one noise and one seed", id="nothing"),
     ],
 )
@@ -167,7 +169,7 @@ def test_mistake_is_refused_before_anything_runs(run, tmp_path, methods_, option
 
 def test_epochs_on_the_clean_cases_can_be_set_where_there_are_any(run, tmp_path):
     overrides = {"clean_pretrain_epochs": "5"}
-    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which none"):
+    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which no config"):
         run("noisy", overrides=overrides, protocol="plain")
     run("noisy", overrides=overrides)
     record = json.loads((tmp_path / "out" / "cells/grow/noisy/seed-0/cell.json").read_text())
@@ -203,9 +205,9 @@ def test_file_in_the_place_of_the_folder_is_refused(bundle, methods, tmp_path, p
 
 
 def test_ids_of_the_clean_cases_can_be_set_where_they_are_learnt_from(run, tmp_path):
-    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which none"):
+    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which no config"):
         run("noisy", overrides={"clean_pretrain_epochs": "2"}, protocol="plain")
-    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which none"):
+    with pytest.raises(ValueError, match="an id of the configs, got 'clean_pretrain_epochs', which no config"):
         run("sc", overrides={"clean_pretrain_epochs": "2"})
     run("noisy", overrides={"clean_pretrain_epochs": "2"})
     assert "--clean_pretrain_epochs=2" in (tmp_path / "out/cells/grow/noisy/seed-0/log.txt").read_text()

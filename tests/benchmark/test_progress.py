@@ -59,7 +59,7 @@ def test_time_to_come_by_hand(clock):
     assert progress.remaining() == (400 + 1800) / 2
     clock[0] = 900.0
     assert progress.remaining() == 1800 / 2
-    assert "15 min passed, about 15 min to come" in " ".join(shown(progress).split())
+    assert "15 min passed, about 15 min left" in " ".join(shown(progress).split())
 
 
 def test_lines_where_there_is_no_terminal(clock):

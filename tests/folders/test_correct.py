@@ -221,7 +221,7 @@ def test_pictures_with_255_and_one_channel_are_corrected(tmp_path, predictions):
         pytest.param(
             lambda f: (f / "out").mkdir() or (f / "out" / "x").write_text("x"),
             ValueError,
-            r"^out must be a new or an empty folder, got .*out, which is there and is not empty",
+            r"^out must be a new or empty folder, got .*out, which is not empty",
             id="out-in-use",
         ),
         pytest.param(
@@ -443,7 +443,7 @@ def test_commands_print_write_and_end_with_their_status(folders, capsys):
     assert "The labels of organ were moved, those of lesion stay as they were given" in printed
     assert "6 labels (3 of them drawn by the expert) in" in printed
     assert main([*correct, "--out", str(folders / "out")]) == 2
-    assert "Error: out must be a new or an empty folder" in capsys.readouterr().err
+    assert "Error: out must be a new or empty folder" in capsys.readouterr().err
     assert main([*correct, "--out", str(folders / "third"), "--json", "--max-shift-mm", "0"]) == 0
     assert json.loads(capsys.readouterr().out)["classes"]["organ"]["correction"]["shift"] == 0
 
@@ -529,7 +529,7 @@ class TestWithoutPredictions:
         shutil.copy(folders / "clean" / "case0.nii.gz", folders / "other" / "somebody.nii.gz")
         with pytest.raises(ValueError, match=r"must have at least one case in common if there are no predictions"):
             corrected(folders, clean="other", predictions=None)
-        with pytest.raises(ValueError, match=r"^kind says what predictions hold, and needs them, got 'logits' without"):
+        with pytest.raises(ValueError, match=r"^kind needs predictions, got 'logits' without"):
             corrected(folders, predictions=None, kind="logits")
         assert not (folders / "out").exists()
 

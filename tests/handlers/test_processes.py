@@ -122,7 +122,7 @@ def test_killed_process_ends_the_other_one_with_a_message(tmp_path, rank, moment
     other = 1 - rank
     assert status[rank] == -signal.SIGKILL
     assert status[other] == 1
-    assert f"Another process of this run has ended, so rank {other} ends too" in outputs[other]
+    assert f"Rank {other} stops because another process of this run ended" in outputs[other]
     assert not list((tmp_path / "out" / "labels").glob("round-*"))
 
 
@@ -130,7 +130,7 @@ def test_killed_process_ends_the_other_one_with_a_message(tmp_path, rank, moment
 @pytest.mark.parametrize(
     ("moment", "message"),
     [
-        ("evaluation", "Another process of this run has ended, so rank 0 ends too"),
+        ("evaluation", "Rank 0 stops because another process of this run ended"),
         ("relabelling", "Rank 0 ends, since rank 1 failed: RuntimeError: the scanner is on fire"),
     ],
 )

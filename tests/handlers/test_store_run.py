@@ -539,7 +539,7 @@ def test_lost_process_is_named_whichever_handler_raises_first(build, monkeypatch
     trainer, run = build(handlers=lambda optimizer: [stats()])
     error = RuntimeError("connection closed")
     trainer.add_event_handler(moment, lambda: fail(error))
-    message = r"^Another process of this run has ended, so rank 0 ends too;"
+    message = r"^Rank 0 stops because another process of this run ended;"
     with pytest.raises(OtherProcessError, match=message) as caught:
         trainer.run()
     assert caught.value.__cause__ is error
