@@ -174,7 +174,7 @@ def stop_reason(record: Mapping[str, Any], *, as_asked: bool, better: int | None
     elif small and as_asked:
         reason = f"the measured bias of every {which} is under one voxel, though its interval is wider"
     elif not as_asked and all(record["kept"]):
-        reason = f"no correction of any {which} makes labels clearly better"
+        reason = f"no correction clearly improves the labels of any {which}"
     elif as_asked and np.all((low <= 0) & (high >= 0)):
         reason = f"the interval of the bias contains 0 for every {which}"
     elif is_last:

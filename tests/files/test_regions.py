@@ -180,5 +180,5 @@ def test_regions_that_do_not_fit_are_refused(folders, tmp_path, regions, message
 
 
 def test_regions_need_predictions(folders, tmp_path):
-    with pytest.raises(ValueError, match=r"^regions say what predictions hold, and need them"):
+    with pytest.raises(ValueError, match=r"^regions needs predictions"):
         correct_folder(folders / "clean", folders / "clean", tmp_path / "out", regions=PARTS, progress=False)

@@ -7,7 +7,7 @@ import torch
 from monai.data import DataLoader, Dataset, MetaTensor
 from monai.transforms import SpatialPad
 
-from monai_sc.correction import Judgement
+from monai_sc.correction.class_fit import Judgement
 from monai_sc.correction.fitting import nothing_fitted
 from monai_sc.functional.masks import dice
 from monai_sc.handlers.clean_check import check_clean_cases, held_out_dice, judged_epochs, nothing_found, remember_best

@@ -12,8 +12,9 @@ from ignite.engine import Events
 from monai.data import DataLoader, Dataset
 from monai.transforms import Compose
 
-from monai_sc.correction import ClassBias, ClassCorrection, ClassFit, Judgement
+from monai_sc.correction.class_fit import ClassBias, ClassFit, Judgement
 from monai_sc.correction.fitting import nothing_fitted
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.functional import shift_boundary
 from monai_sc.functional.masks import dice
 from monai_sc.handlers.pairs import exclusive_masks, file_voxel, is_moved, judge_fit, move_labels, pair_moves

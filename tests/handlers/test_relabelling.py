@@ -9,10 +9,12 @@ import torch
 from monai.data import DataLoader, Dataset
 from monai.transforms import BorderPadd, Compose, LoadImaged, SelectItemsd
 
-from monai_sc.correction import ClassBias, ClassCorrection, ClassFit, Fitted, Judgement, PresenceRule
+from monai_sc.correction import Fitted, PresenceRule
 from monai_sc.correction.boundaries import GivenShape
+from monai_sc.correction.class_fit import ClassBias, ClassFit, Judgement
 from monai_sc.correction.label import DIFFERS, EMPTIED
 from monai_sc.correction.presence import presence_rates
+from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.correction.state import plain, read
 from monai_sc.functional.masks import dice
 from monai_sc.handlers import relabelling as module

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from monai_sc.correction import ClassBias
+from monai_sc.correction.class_fit import ClassBias
 from monai_sc.correction.fitting import nothing_fitted
 from monai_sc.correction.shifts import ClassCorrection
 from monai_sc.handlers.round_record import evaluate, has_collapsed, log_record, make_record, metrics_of, stop_reason
@@ -69,7 +69,7 @@ NOTHING = (
             (3.0, 0.1),
             {"learnt": (True, False), "kept": (True, True)},
             {},
-            f"no correction of any class that the network has learnt makes labels clearly better{UNKNOWN}",
+            f"no correction clearly improves the labels of any class that the network has learnt{UNKNOWN}",
         ),
         (
             (3.0, 0.1),
