@@ -69,7 +69,7 @@ def test_a_case_that_is_not_believed_is_listed(here, capsys):
     report = json.loads((here / "out" / "report.json").read_text())
     (entry,) = report["to_check"]
     assert (entry["case"], entry["class"]) == (f"{BAD}.png", "255")
-    assert entry["reason"].startswith("differs from the moved label by more than clean cases ever show")
+    assert entry["reason"].startswith("the network's label differs from the moved one by more than in any clean case")
     rows = {row["case"]: row for row in map(json.loads, (here / "out" / "manifest.jsonl").read_text().splitlines())}
     assert rows[f"{BAD}.png"]["to_check"] == {"255": entry["reason"]}
     assert rows[f"{BAD}.png"]["sources"] == {"255": "move"}

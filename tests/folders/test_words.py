@@ -197,7 +197,7 @@ def test_unbiased_labels_and_networks_are_told_apart():
 
 def test_existence_and_other_values_are_told():
     rule = {"feature": "mean_confidence", "threshold": 0.61234, "drops_given": False}
-    words = "predicted objects with a mean confidence under 0.612 were dropped"
+    words = "the false-positive filter dropped predicted objects with a mean confidence under 0.612"
     assert existence_words(1, {"rule": rule}) == [
         "1 object stays, since the shift would have left too little",
         f"{words}, unless they were drawn",

@@ -249,7 +249,7 @@ def test_network_that_has_learnt_nothing_gives_no_verdict(tmp_path, caplog, repr
     (score,) = record["dice_present"]
     told = f"the network has not learnt disc (Dice {score:.2f}), so that its bias cannot be told"
     assert record["stop_reason"] == f"there is no verdict; {told}: train longer"
-    assert "that hold it, before the correction, the network has not learnt it; it corrects no labels" in caplog.text
+    assert "and corrects none of its labels" in caplog.text
     results = summarise_run(store, handler.history)
     (finding,) = (contents := RunSource(store, results, tmp_path).contents()).findings
     assert contents.headline.startswith("Whether the labels are biased cannot be told")
@@ -834,7 +834,7 @@ def test_round_with_folds_needs_epochs_for_each_of_them(tmp_path, rounds):
     assert store.rounds == ([0, 1] if rounds == 3 else [0])
     assert len(handler.history) == rounds - 1
     assert handler.state_dict()["trainings"] == {2: 1, 3: 4}[rounds]
-    reason = "the last round of training is over" if rounds == 2 else "no correction of any class makes labels clearly"
+    reason = "the last round of training is over" if rounds == 2 else "no correction clearly improves the labels of any"
     assert handler.history[-1]["stop_reason"].startswith(reason)
 
 
