@@ -111,7 +111,7 @@ def test_one_case_with_both_labels_is_said_to_carry_nothing(here, capsys):
         (here / "clean" / f"{k}.png").unlink()
     assert main(["correct", "--labels=labels", "--clean=clean", "--out=out"]) == 0
     printed = capsys.readouterr().out
-    assert "Class 255: labels stay: a single case has both labels, which leaves none to judge a shift by" in printed
+    assert "Class 255: labels stay: a single case has both labels, so no other case can judge a shift" in printed
     assert "All labels were left as they were given, but those of the 1 case with a clean label" in printed
     assert "corrected" not in printed.replace(str(here), "")
     cases = json.loads((here / "out" / "report_data.json").read_text())["cases"]
