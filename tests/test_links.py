@@ -81,7 +81,7 @@ def test_folders_that_are_links_are_not_taken(tmp_path, link):
     assert not any(file.is_symlink() for file in (tmp_path / "noisy").iterdir())
     with pytest.raises(ValueError, match=r"holds label\.nii\.gz, which this simulation did not write"):
         simulate_folder(labels, tmp_path / "out", translate, progress=False)
-    with pytest.raises(ValueError, match=r"out must be a new or an empty folder"):
+    with pytest.raises(ValueError, match=r"out must be a new or empty folder"):
         correct_folder(labels, labels, tmp_path / "out", predictions=labels, kind="logits", progress=False)
 
 

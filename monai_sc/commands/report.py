@@ -50,7 +50,7 @@ def report_on(arguments: argparse.Namespace, *, done: str) -> Path | None:
     """
     if arguments.no_report:
         return None
-    from monai_sc.reports import open_source, write_page
+    from monai_sc.reports.page import open_source, write_page
 
     try:
         source = open_source(arguments.out, images=arguments.images)

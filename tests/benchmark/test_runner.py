@@ -115,7 +115,7 @@ def test_reason_is_the_first_cause(log, told):
 def test_training_that_writes_no_result_has_failed(tmp_path, control):
     cell = GridCell("a", tmp_path / "out" / "a", {}, ("fake_nothing",), {})
     (control / "fake_nothing.py").write_text("print('done')\n")
-    with pytest.raises(CellsFailedError, match=r"a: ended without a sound result\.json"):
+    with pytest.raises(CellsFailedError, match=r"a: ended without a valid result\.json"):
         run_cells([cell], tmp_path / "out", update=lambda: None)
 
 

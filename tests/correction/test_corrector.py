@@ -796,7 +796,7 @@ def test_clean_cases_that_do_not_fit_the_options_are_refused(own, predictions, o
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"trusted": ONE[1][0]}, r"^trusted needs given: it says which voxels"),
+        ({"trusted": ONE[1][0]}, r"^trusted needs given, whose voxels it protects"),
         (
             {"given": ONE[1][0], "trusted": ONE[1][0][:, 1:]},
             r"^trusted must have the shape of given, \(1, 64, 64\), or one channel of it, got \(1, 63, 64\)\.$",

@@ -108,7 +108,7 @@ class TestNoNetwork:
         assert np.array_equal(corrector.transform(predictions[0], given=given[0])[:, :, :30], clean[0][:, :, :30])
 
     def test_nothing_to_compare_is_refused(self):
-        with pytest.raises(ValueError, match=r"^predictions or given must be there, got neither"):
+        with pytest.raises(ValueError, match=r"^Give predictions or given labels, got neither"):
             SpatialCorrector(["disc"]).fit(None, [disc(9)])
         corrector = SpatialCorrector(["disc"]).fit(None, [disc(9)] * 3, given=[disc(12)] * 3)
         with pytest.raises(ValueError, match=r"^prediction or given must be there, got neither\.$"):

@@ -454,9 +454,9 @@ def test_predictions_in_other_axes_are_refused_and_read_when_told(tmp_path, suff
     predictions(tmp_path / "predictions", 10, turn, volume=volume)
     folders = [tmp_path / name for name in ("labels", "clean", "out")]
     options = {"predictions": tmp_path / "predictions", "progress": False}
-    with pytest.raises(ValueError, match=rf"^Predictions must lie as the labels do, .*; use --axes={axes} \("):
+    with pytest.raises(ValueError, match=rf"^Predictions must have the axes of the labels, .*; use --axes={axes} \("):
         correct_folder(*folders, **options)
-    with pytest.raises(ValueError, match=r"fit them better with their axes turned: .*; axes='.*' is not how they lie"):
+    with pytest.raises(ValueError, match=r"fit better with their axes turned: .*; axes='.*' is not how they lie"):
         correct_folder(*folders, **options, axes="1,2,-3" if volume else "-1,2")
     assert not (tmp_path / "out").exists()
     report = correct_folder(*folders, **options, axes=axes)

@@ -265,7 +265,7 @@ def test_target_or_option_that_makes_no_sense_is_refused(labels, options, messag
     [
         pytest.param({**GROW, "num_steps": 3}, r"^num_steps must not be given", id="steps"),
         pytest.param({"expansion_prob": 1}, r"^march_prob must be given", id="missing"),
-        pytest.param({**GROW, "theta": 3}, r"^theta is no parameter", id="unknown"),
+        pytest.param({**GROW, "theta": 3}, r"^theta is not a parameter", id="unknown"),
     ],
 )
 def test_parameter_of_another_kind_is_refused(options, message):

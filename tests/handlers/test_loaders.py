@@ -113,7 +113,7 @@ def test_clean_case_with_an_image_of_a_training_case_is_refused(tmp_path, severa
     own, linked = ([str(tmp_path / name) for name in (first, *names[1:])] for first in ("a.png", "link.png"))
     own, linked = (files if several else files[0] for files in (own, linked))
     training = loader_of(case_of("0", image=str(tmp_path / "c.png")), case_of("a", image=own))
-    message = rf"^Clean cases must not be training cases, but {{}} has the image of 'a', {tmp_path}/a\.png: leave it"
+    message = rf"^Clean cases must not be training cases, but {{}} has the image of 'a', {tmp_path}/a\.png: remove it"
     with pytest.raises(ValueError, match=message.format("'x'")):
         check(training, loader_of(case_of("y"), case_of("x", image=linked)))
     with pytest.raises(ValueError, match=message.format(f"'{tmp_path}/a\\.png'")):

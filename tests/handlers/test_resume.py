@@ -115,7 +115,7 @@ def test_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", fill_the_disk)
-    with pytest.raises(OSError, match=r"a\.pt cannot be written \(No space left on device\); the checkpoint before"):
+    with pytest.raises(OSError, match=r"a\.pt cannot be written \(No space left on device\); the previous checkpoint"):
         trainer.run()
     assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
     assert torch.load(tmp_path / "a.pt", weights_only=True)["trainer"]["iteration"] == 2

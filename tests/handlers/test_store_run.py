@@ -342,7 +342,7 @@ def test_schedule_is_reset_once_whoever_knows_it(build, given):
         ),
         (
             ignite_steps(cyclical, Events.EPOCH_STARTED),
-            r"^The handler of a learning-rate schedule must be attached behind Rounds, else a training would begin",
+            r"^The handler of a learning-rate schedule must be attached behind Rounds, otherwise training would start",
         ),
     ],
     ids=["no-state", "no-state-to-save", "function", "before-at-the-start"],
@@ -378,7 +378,7 @@ def test_schedule_is_stepped_behind_the_start_and_before_the_end(build):
     trainer, _run = build(Rounds, update=step)
     monai_steps(halving)(trainer.optimizer).attach(trainer)
     with pytest.raises(
-        ValueError, match=r"must be attached before Rounds, else a training would begin with the second"
+        ValueError, match=r"must be attached before Rounds, otherwise training would start at the second"
     ):
         trainer.run()
     trainer, _run = build(Rounds, update=step)

@@ -200,7 +200,7 @@ def test_what_cannot_be_is_refused(tmp_path, make, message):
     ids=["holes", "noise-level", "confidence"],
 )
 def test_what_an_ablation_sets_itself_is_not_overridden(tmp_path, make, name):
-    with pytest.raises(ValueError, match=f"^--set must not give '{name}', to which this ablation gives a value"):
+    with pytest.raises(ValueError, match=f"^--set must not give '{name}', which this ablation sets itself"):
         make(setup_of(tmp_path, overrides={name: "1"}))
     (cell,) = confidence(setup_of(tmp_path, overrides={"epochs_per_round": "7"})).cells
     assert overrides_of(cell)["epochs_per_round"] == "7"
