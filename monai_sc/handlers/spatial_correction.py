@@ -253,11 +253,13 @@ class SpatialCorrectionHandler(StoreRun):
 
     def _left(self, engine: SupervisedTrainer) -> str:
         """Return in words how long the round and the run will take."""
-        epoch, max_epochs = engine.state.epoch, engine.state.max_epochs or 0
-        of_round, of_run = (
-            self._bars.time_left(epoch, left) for left in (-epoch % self.epochs_per_round, max_epochs - epoch)
-        )
-        return f"; about {of_round} left in this round, {of_run} in the run at most" if of_round else ""
+        epoch = engine.state.epoch
+        of_round, of_run = -epoch % self.epochs_per_round, (engine.state.max_epochs or 0) - epoch
+        run = self._bars.time_left(epoch, of_run)
+        if not run or of_run <= 0:
+            return ""
+        round_left = f"{self._bars.time_left(epoch, of_round)} left in this round, " if of_round else ""
+        return f"; about {round_left}{run} in the run at most"
 
     def _finish_training(self, engine: SupervisedTrainer) -> None:
         number = self._round
