@@ -114,7 +114,7 @@ def folder_notes(report: Mapping[str, Any]) -> list[str]:
     """Return the sentences on files that say nothing or not all, and on values that stay."""
     notes = file_notes(report)
     for value, number in report["other_values"].items():
-        notes.append(f"Value {value}, of none of the classes, stays in {counted(number, 'label')}.")
+        notes.append(f"Value {value} is not a class and stays in {counted(number, 'label')}.")
     return notes
 
 

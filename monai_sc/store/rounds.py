@@ -58,7 +58,7 @@ class RoundFolders:
 
     @property
     def current(self) -> int:
-        """The current round: the last one that was written or restored."""
+        """The current round, which is the last one that was written or restored."""
         file = self.root / CURRENT
         if not file.is_file():
             return 0
